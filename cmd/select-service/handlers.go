@@ -47,7 +47,7 @@ func (h handlers) build(stopping <-chan struct{}) func(*listener) http.Handler {
 		collectors = append(collectors, telemetry.DynamoIndexerRequests{Requests: requests})
 	}
 	shared := httpapi.Options{
-		Log: h.log, Tracer: h.tracer, Access: h.guard, Contract: contractOf(h.conf), Named: h.svc.Catalog().Named, MaxWorkers: limits.MaxWorkers,
+		Log: h.log, Tracer: h.tracer, Access: h.guard, Contract: h.conf.Server.Contract, Named: h.svc.Catalog().Named, MaxWorkers: limits.Catalog.Workers,
 		Memory:    httpapi.NewMemory(h.budget, stopping, scanned),
 		Dumps:     httpapi.NewReaders(contract.LimitDumpReaders, httpapi.MaxDumpReaders, h.budget.Account(memory.Snapshots)),
 		Snapshots: httpapi.NewReaders(contract.LimitSnapshotReaders, max(httpapi.MaxSnapshotReaders, limits.MaxPeers), h.budget.Account(memory.Snapshots)),

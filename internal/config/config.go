@@ -7,7 +7,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/select-service/select-service/internal/selection/admission"
+	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/selection/pending"
 	"github.com/select-service/select-service/internal/selection/policies"
@@ -86,9 +89,9 @@ type Server struct {
 	// UI is the path below which a proxy shows the service with the operators' page: "/", or one
 	// without trailing slash; empty: there is no page.
 	UI string
-	// Contract is the version of the selection contract, "1.3" or "1.6". It decides the
-	// behaviour of the process and the dialect of the routes without a version prefix.
-	Contract string
+	// Contract decides the behaviour of the process and the dialect of the routes without a
+	// version prefix.
+	Contract contract.Version
 	// AdvertiseURL is the base URL under which replicas reach this one, without
 	// trailing slash; empty for the listener's own address.
 	AdvertiseURL string
@@ -140,12 +143,6 @@ type TLS struct {
 	EngineCA              string // certificate authorities of engines; empty: the system's
 }
 
-// The contracts that Server.Contract names.
-const (
-	Contract13 = "1.3"
-	Contract16 = "1.6"
-)
-
 // Workers says where the catalog comes from.
 type Workers struct {
 	// File is the path of the file with the full set of workers, which is followed
@@ -181,23 +178,14 @@ type KVEvents struct {
 
 // Queue configures the wait queue for requests that find every eligible rank busy.
 type Queue struct {
-	// Threshold times max_num_batched_tokens is the prefill load above which a
-	// rank is busy; nil means that no request waits (decision D5).
-	Threshold *float64
-	// Order is the order of waiting requests without a policy file: fcfs, lcfs or
-	// wspt.
-	Order string
+	// Config says which requests wait, by default none (decision D5). Its File is the content of PolicyFile.
+	admission.Config
 	// PolicyFile is the path of the policy file, empty for none.
 	PolicyFile string
-	// Policy is the content of PolicyFile, nil for none. It replaces Threshold.
-	Policy *admission.PolicyFile
 	// OverlapRefreshAfter is the wait after which a request's cache overlap is
 	// looked up again when it is admitted; 0 means never.
 	OverlapRefreshAfter time.Duration
 }
-
-// Enabled reports whether requests can wait at all.
-func (q Queue) Enabled() bool { return q.Threshold != nil || q.Policy != nil }
 
 // WorkerSelection says which policies choose the ranks of requests.
 type WorkerSelection struct {
@@ -322,9 +310,8 @@ type Limits struct {
 	MaxMemory int64
 	// ScanCache bounds the memory for token ids of prompts that were read, in bytes; 0: none are kept.
 	ScanCache int64
-	// MaxWorkers, MaxRanks, MaxStreams and MaxModels bound the registered workers, their ranks
-	// and event streams, and the scopes with workers (a model counts once per tenant).
-	MaxWorkers, MaxRanks, MaxStreams, MaxModels int
+	// Catalog bounds the registered workers, their ranks and streams, and the scopes with workers.
+	Catalog catalog.Limits
 	// MaxReservations bounds the live reservations.
 	MaxReservations int
 	// MaxConnections bounds the connections of all listeners together, and
@@ -361,7 +348,7 @@ type Traces struct {
 
 // Log is the output of the log, on standard error.
 type Log struct {
-	Level  string // trace, debug, info, warn or error
+	Level  zerolog.Level
 	Format string // json or console
 }
 
@@ -374,14 +361,14 @@ const MaxThreads = 1024
 // that only 1.6 has are as in dynamo-kv-router 1.6.1.
 func Default() Config {
 	return Config{
-		Server:  Server{Listen: []string{"0.0.0.0"}, Port: 8092, UI: "/", Contract: Contract13},
+		Server:  Server{Listen: []string{"0.0.0.0"}, Port: 8092, UI: "/", Contract: contract.V13},
 		Gateway: defaultGateway(), Proxy: defaultProxy(), Kubernetes: defaultKubernetes(),
 		Fleet: Fleet{Name: "default", Bookings: BookingsNATS},
 		KVEvents: KVEvents{
 			Enabled: true, Threads: 4, ApproximateTTL: 120 * time.Second, ApproximatePolicy: PolicyTTL, HybridExact: true,
 		},
 		Router: selector.DefaultWeights(),
-		Queue:  Queue{Order: "fcfs", OverlapRefreshAfter: 10 * time.Second},
+		Queue:  Queue{OverlapRefreshAfter: 10 * time.Second},
 		Selections: Selections{
 			Pending:       pending.Limits{TTL: 120 * time.Second, Entries: 4096, Bytes: 256 << 20},
 			DecisionBytes: 4 << 20,
@@ -391,11 +378,11 @@ func Default() Config {
 		Replicas:     Replicas{RecoveryDeadline: 30 * time.Second},
 		Limits: Limits{
 			ScanCache:      64 << 20,
-			MaxConnections: 8192, MaxWorkers: 16_384, MaxRanks: 65_536, MaxStreams: 16_384, MaxModels: 1024,
+			MaxConnections: 8192, Catalog: catalog.Limits{Workers: 16_384, Ranks: 65_536, Streams: 16_384, Scopes: 1024},
 			MaxPeers: 64, MaxReservations: 4_194_304,
 		},
 		Data: Data{SnapshotInterval: time.Minute},
-		Log:  Log{Level: "info", Format: "json"},
+		Log:  Log{Level: zerolog.InfoLevel, Format: "json"},
 	}
 }
 

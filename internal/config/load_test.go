@@ -13,8 +13,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/selection/admission"
+	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
@@ -130,7 +133,7 @@ var settings = []struct {
 	},
 	{
 		flag: "contract", key: "server.contract", env: []string{"SELECT_SERVICE_CONTRACT"},
-		text: "1.6", want: func(c *config.Config) { c.Server.Contract = config.Contract16 },
+		text: "1.6", want: func(c *config.Config) { c.Server.Contract = contract.V16 },
 		bad: []string{"1.4", "v1.6", "1.60", "latest"},
 	},
 	{
@@ -177,7 +180,7 @@ var settings = []struct {
 	},
 	{
 		flag: "router-queue-policy", key: "queue.order", env: []string{"DYN_ROUTER_QUEUE_POLICY"},
-		text: "lcfs", want: func(c *config.Config) { c.Queue.Order = "lcfs" },
+		text: "lcfs", want: func(c *config.Config) { c.Queue.Order = admission.LCFS },
 		bad: []string{"FIFO", "edf", "fcfs "},
 	},
 	{
@@ -213,17 +216,17 @@ var settings = []struct {
 	},
 	{
 		flag: "max-workers", key: "limits.max_workers", env: []string{"SELECT_SERVICE_MAX_WORKERS"},
-		text: "77", want: func(c *config.Config) { c.Limits.MaxWorkers = 77 },
+		text: "77", want: func(c *config.Config) { c.Limits.Catalog.Workers = 77 },
 		bad: []string{"0", "-1", "2147483648", "x"},
 	},
 	{
 		flag: "max-ranks", key: "limits.max_ranks", env: []string{"SELECT_SERVICE_MAX_RANKS"},
-		text: "77", want: func(c *config.Config) { c.Limits.MaxRanks = 77 },
+		text: "77", want: func(c *config.Config) { c.Limits.Catalog.Ranks = 77 },
 		bad: []string{"0", "-1", "2147483648", "x"},
 	},
 	{
 		flag: "max-models", key: "limits.max_models", env: []string{"SELECT_SERVICE_MAX_MODELS"},
-		text: "77", want: func(c *config.Config) { c.Limits.MaxModels = 77 },
+		text: "77", want: func(c *config.Config) { c.Limits.Catalog.Scopes = 77 },
 		bad: []string{"0", "-1", "2147483648", "x"},
 	},
 	{
@@ -367,7 +370,7 @@ var settings = []struct {
 	},
 	{
 		flag: "log-level", key: "log.level", env: []string{"SELECT_SERVICE_LOG_LEVEL"},
-		text: "debug", want: func(c *config.Config) { c.Log.Level = "debug" },
+		text: "debug", want: func(c *config.Config) { c.Log.Level = zerolog.DebugLevel },
 		bad: []string{"loud", "INFO"},
 	},
 	{
@@ -406,7 +409,7 @@ func TestEverySource(t *testing.T) {
 		for name, start := range sources(s.flag, s.key, s.env, s.text) {
 			t.Run(name+"="+s.text, func(t *testing.T) {
 				got := start.mustLoad(t)
-				got.Queue.Policy, got.WorkerSelection.Policies = nil, nil // TestPolicyFile and TestPolicyFileSections look at them
+				got.Queue.File, got.WorkerSelection.Policies = nil, nil // TestPolicyFile and TestPolicyFileSections look at them
 				want := config.Default()
 				s.want(&want)
 				equal(t, got, want)
@@ -558,7 +561,7 @@ func TestPolicyFile(t *testing.T) {
 		env:   map[string]string{"DYN_ROUTER_POLICY_CONFIG": "p"},
 		files: map[string]string{"p": policy},
 	}.mustLoad(t)
-	if got.Queue.Policy == nil || !got.Queue.Enabled() {
+	if got.Queue.File == nil || !got.Queue.Enabled() {
 		t.Errorf("Queue = %+v, want the parsed policy", got.Queue)
 	}
 	if config.Default().Queue.Enabled() {
@@ -874,13 +877,13 @@ func TestAddress(t *testing.T) {
 // TestWeightsFollowContract: choices, and the policies that use the service's weights, count a
 // request and the cached prefix as the contract does.
 func TestWeightsFollowContract(t *testing.T) {
-	for contract, want := range map[string]selector.Weights{
-		config.Contract13: {}, config.Contract16: {PrefixOnly: true, ActiveRequests: 0.5},
+	for version, want := range map[contract.Version]selector.Weights{
+		contract.V13: {}, contract.V16: {PrefixOnly: true, ActiveRequests: 0.5},
 	} {
 		conf := config.Default()
-		conf.Server.Contract, conf.Router.ActiveRequests = contract, 0.5
+		conf.Server.Contract, conf.Router.ActiveRequests = version, 0.5
 		if got := conf.Weights(); got.PrefixOnly != want.PrefixOnly || got.ActiveRequests != want.ActiveRequests {
-			t.Errorf("contract %s: %+v", contract, got)
+			t.Errorf("contract %s: %+v", version, got)
 		}
 	}
 }

@@ -7,6 +7,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/internal/selection/admission"
+	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/internal/workers/enginelist"
 )
@@ -52,8 +56,8 @@ func variable(flag string) string {
 	return prefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// named fills in the environment variables of options.
-func named(table []option) []option {
+// withVariables fills in the environment variables of options.
+func withVariables(table []option) []option {
 	for i := range table {
 		o := &table[i]
 		if o.env == nil && o.flag != "" {
@@ -152,7 +156,7 @@ var groups = []struct{ name, title string }{
 
 // options has everything that can be set: the settings, and the variables of Dynamo's router
 // that a shared environment may have.
-var options = named(slices.Concat(settings, gatewaySettings, proxySettings, kubernetesSettings, fleetSettings, dynamoCompat, dynamoPicker))
+var options = withVariables(slices.Concat(settings, gatewaySettings, proxySettings, kubernetesSettings, fleetSettings, dynamoCompat, dynamoPicker))
 
 // settings lists every setting, group by group. The DYN_ names and their
 // defaults are those of dynamo-kv-router 1.3.1, or of 1.6.1 where 1.3.1 has none.
@@ -207,7 +211,7 @@ var settings = []option{
 	},
 	{
 		key: "server.contract", flag: "contract", hint: "1.3|1.6", slots: asVariable,
-		bind: func(c *Config) value { return choice(&c.Server.Contract, Contract13, Contract16) },
+		bind: func(c *Config) value { return named(&c.Server.Contract, contract.V13, contract.V16) },
 		help: "The contract of Dynamo's selection service that the process follows. It decides how the process behaves, " +
 			"and the names and statuses of paths without a prefix. Set 1.6 for clients of the newer release. /v1.3 and " +
 			"/v1.6 speak either dialect in any case.",
@@ -397,7 +401,7 @@ var settings = []option{
 	},
 	{
 		key: "queue.order", flag: "router-queue-policy", hint: "ORDER",
-		bind: func(c *Config) value { return choice(&c.Queue.Order, "fcfs", "lcfs", "wspt") },
+		bind: func(c *Config) value { return named(&c.Queue.Order, admission.FCFS, admission.LCFS, admission.WSPT) },
 		help: "The order of waiting requests without a policy file: fcfs is first come first served, lcfs is last come " +
 			"first served, and wspt takes those with the fewest uncached tokens for their priority.",
 	},
@@ -637,22 +641,22 @@ var settings = []option{
 	},
 	{
 		key: "limits.max_workers", flag: "max-workers", hint: "N", slots: asFlag,
-		bind: func(c *Config) value { return integer(&c.Limits.MaxWorkers, 1, math.MaxInt32) },
+		bind: func(c *Config) value { return integer(&c.Limits.Catalog.Workers, 1, math.MaxInt32) },
 		help: "How many workers may be registered, of all models and tenants. Further ones are refused with 409.",
 	},
 	{
 		key: "limits.max_ranks", flag: "max-ranks", hint: "N", slots: asFlag,
-		bind: func(c *Config) value { return integer(&c.Limits.MaxRanks, 1, math.MaxInt32) },
+		bind: func(c *Config) value { return integer(&c.Limits.Catalog.Ranks, 1, math.MaxInt32) },
 		help: "How many data-parallel ranks all workers may have together. Further workers are refused with 409.",
 	},
 	{
 		key: "limits.max_streams", flag: "max-streams", hint: "N",
-		bind: func(c *Config) value { return integer(&c.Limits.MaxStreams, 1, math.MaxInt32) },
+		bind: func(c *Config) value { return integer(&c.Limits.Catalog.Streams, 1, math.MaxInt32) },
 		help: "How many streams of KV events all workers may have together. Further workers are refused with 409.",
 	},
 	{
 		key: "limits.max_models", flag: "max-models", hint: "N", slots: asFlag,
-		bind: func(c *Config) value { return integer(&c.Limits.MaxModels, 1, math.MaxInt32) },
+		bind: func(c *Config) value { return integer(&c.Limits.Catalog.Scopes, 1, math.MaxInt32) },
 		help: "How many models may have workers. A model for two tenants counts twice. Workers of further models are " +
 			"refused with 409.",
 	},
@@ -699,7 +703,9 @@ var settings = []option{
 
 	{
 		key: "log.level", flag: "log-level", hint: "LEVEL", slots: asVariable,
-		bind: func(c *Config) value { return choice(&c.Log.Level, "trace", "debug", "info", "warn", "error") },
+		bind: func(c *Config) value {
+			return named(&c.Log.Level, zerolog.TraceLevel, zerolog.DebugLevel, zerolog.InfoLevel, zerolog.WarnLevel, zerolog.ErrorLevel)
+		},
 		help: "The least severe level that is logged: trace, debug, info, warn or error. info has the listeners, what " +
 			"happens to event streams, publishers, peers and thresholds, and every 10 seconds the models that refused " +
 			"requests. debug adds a line for each HTTP request and the faults of connections. trace adds nothing.",

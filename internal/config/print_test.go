@@ -15,6 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/selection/admission"
+	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/selection/pending"
 	"github.com/select-service/select-service/test/helpers/length"
@@ -103,11 +105,11 @@ func TestRules(t *testing.T) {
 func TestPrintReadsBack(t *testing.T) {
 	want := config.Default()
 	want.Server = config.Server{
-		Listen: []string{"::"}, Port: 0, SlotsPort: 8091, ConductorPort: 13333, Contract: config.Contract16, AdvertiseURL: "http://h:1/x", UI: "/x/y",
+		Listen: []string{"::"}, Port: 0, SlotsPort: 8091, ConductorPort: 13333, Contract: contract.V16, AdvertiseURL: "http://h:1/x", UI: "/x/y",
 	}
 	want.KVEvents = config.KVEvents{Threads: 1, ApproximateTTL: time.Millisecond, ApproximatePolicy: config.PolicyLRU}
 	want.Router.OverlapCredit, want.Router.ActiveRequests = 1.5, 0.5
-	want.Queue.Order = "wspt"
+	want.Queue.Order = admission.WSPT
 	want.Selections = config.Selections{
 		SessionTTL: time.Second, Pending: pending.Limits{TTL: time.Minute, Entries: 3, Bytes: math.MaxInt},
 		DecodeBusy: new(0.0), PrefillBusy: new(math.MaxFloat64),

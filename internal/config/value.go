@@ -273,6 +273,24 @@ func choice(field *string, words ...string) value {
 	return typed[string]{field: field, parse: oneOf(words...)}
 }
 
+// named is one of a few values, each given by its name.
+func named[T fmt.Stringer](field *T, values ...T) value {
+	return typed[T]{
+		field: field,
+		parse: func(text string) (T, error) {
+			var names []string
+			for _, v := range values {
+				if names = append(names, v.String()); v.String() == text {
+					return v, nil
+				}
+			}
+			_, err := oneOf(names...)(text)
+			return values[0], err
+		},
+		render: func(v T) any { return v.String() },
+	}
+}
+
 // oneOf accepts one of a few words.
 func oneOf(words ...string) func(string) (string, error) {
 	return func(s string) (string, error) {
