@@ -123,7 +123,8 @@ at start, all in one message; ` + "`--check-config`" + ` only checks, ` + "`--pr
 ` + "`--help`" + ` shows the options that most need, ` + "`--help-all`" + ` every one; an unknown flag is refused with the nearest known one.
 ` + "`--config FILE`" + ` (` + "`" + envConfig + "`" + `) names the file;
 [configs/select-service.yaml](../../configs/select-service.yaml) is one with every default.
-Booleans: true, 1, yes, on, false, 0, no, off; a flag alone means true.
+A setting without a flag is a key of the file; some have a variable of Dynamo's. Durations are numbers with units, such as 30s or
+1h30m. A number without a unit has that of the key's or the variable's name, else it is in seconds. Booleans: true, 1, yes, on, false, 0, no, off; a flag alone means true.
 
 ` + "`select-service slots`" + ` runs the slot tracker alone. It reads no file and has the settings that say *slots*,
 with that flag or with the environment variable alone.
