@@ -127,6 +127,15 @@ var settings = []struct {
 		bad: []string{"-1", "65536", "on"},
 	},
 	{
+		flag: "ui", key: "server.ui", env: []string{"SELECT_SERVICE_UI"},
+		text: "off", want: func(c *config.Config) { c.Server.UI = "" },
+		bad: []string{"no-path", "a/b", "/a?b", "/a/../b", "//a"},
+	},
+	{
+		flag: "ui", key: "server.ui", env: []string{"SELECT_SERVICE_UI"},
+		text: "/ops/page/", want: func(c *config.Config) { c.Server.UI = "/ops/page" },
+	},
+	{
 		flag: "advertise-url", key: "server.advertise_url", env: []string{"SELECT_SERVICE_ADVERTISE_URL"},
 		text: "https://h:8092/x/", want: func(c *config.Config) { c.Server.AdvertiseURL = "https://h:8092/x" },
 		bad: []string{"h:8092", "tcp://h:1", "http://h?q"},
@@ -338,7 +347,8 @@ var settings = []struct {
 		bad: []string{"-1", "-1e-9", "nan", "inf", "1e999", "x"},
 	},
 	{
-		flag: "overload-retry-after-secs", key: "overload.retry_after_secs", env: []string{"SELECT_SERVICE_OVERLOAD_RETRY_AFTER_SECS"},
+		flag: "overload-retry-after-secs", key: "overload.retry_after_secs",
+		env: []string{"SELECT_SERVICE_OVERLOAD_RETRY_AFTER_SECS", "DYN_EPP_SHED_RETRY_AFTER_SECS"},
 		text: "86400", want: func(c *config.Config) { c.Overload.RetryAfter = new(24 * time.Hour) },
 		bad: []string{"-1", "86401", "1.5", "25h", "9999999999999999999999"},
 	},
