@@ -348,7 +348,7 @@ var settings = []struct {
 	},
 	{
 		flag: "overload-retry-after-secs", key: "overload.retry_after_secs",
-		env: []string{"SELECT_SERVICE_OVERLOAD_RETRY_AFTER_SECS", "DYN_EPP_SHED_RETRY_AFTER_SECS"},
+		env:  []string{"SELECT_SERVICE_OVERLOAD_RETRY_AFTER_SECS", "DYN_EPP_SHED_RETRY_AFTER_SECS"},
 		text: "86400", want: func(c *config.Config) { c.Overload.RetryAfter = new(24 * time.Hour) },
 		bad: []string{"-1", "86401", "1.5", "25h", "9999999999999999999999"},
 	},
