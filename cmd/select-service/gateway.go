@@ -134,7 +134,7 @@ func (p *endpointPicker) build(all config.Config, svc *node.Service, listed func
 		})
 	}
 	settings := gateway.Config{
-		Models: conf.Names(), MetadataPrefix: conf.MetadataPrefix, RetryAfter: int(conf.RetryAfter / time.Second),
+		Models: conf.Names(), MetadataPrefix: conf.MetadataPrefix, RetryAfter: int(all.Overload.GatewayRetryAfter() / time.Second),
 		Tokenizer: p.tokens, LoadOnly: conf.Tokenizer.OnFailure == config.OnFailureLoadOnly, SaltTag: conf.SaltTag,
 		MaxStreams: conf.MaxStreams, MaxBody: conf.MaxBody, PickTimeout: conf.PickTimeout, Lease: conf.Lease,
 		Length: length, Memory: budget, Tracer: tracer, Log: log,
@@ -160,8 +160,8 @@ func (p *endpointPicker) build(all config.Config, svc *node.Service, listed func
 		c := all.Proxy
 		p.proxy = proxy.New(proxy.Config{
 			Guard: guard, Hosts: p.hosts, Token: of.Token, Dial: of.Dial, TLS: of.TLS,
-			Retries: c.Retries, ConnectTimeout: c.ConnectTimeout, IdleTimeout: c.IdleTimeout, FirstByteTimeout: c.FirstByteTimeout,
-			WriteTimeout: c.WriteTimeout, Keepalive: c.Keepalive, Trust: c.Trust, AccessLog: c.AccessLog, Metrics: p.proxied, Log: log,
+			Retries: c.Retries, ConnectTimeout: c.ConnectTimeout, FirstByteTimeout: c.FirstByteTimeout,
+			Keepalive: c.Keepalive, Trust: c.Trust, AccessLog: c.AccessLog, Metrics: p.proxied, Log: log,
 		}, p.gateway)
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/http"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
@@ -46,14 +47,14 @@ func (h handlers) build(stopping <-chan struct{}) func(*listener) http.Handler {
 		collectors = append(collectors, telemetry.DynamoIndexerRequests{Requests: requests})
 	}
 	shared := httpapi.Options{
-		Log: h.log, Tracer: h.tracer, Access: h.guard, Contract: contractOf(h.conf), Named: h.svc.Catalog().Named, MaxWorkers: limits.MaxWorkers,
+		Log: h.log, Tracer: h.tracer, Access: h.guard, Contract: h.conf.Server.Contract, Named: h.svc.Catalog().Named, MaxWorkers: limits.Catalog.Workers,
 		Memory:    httpapi.NewMemory(h.budget, stopping, scanned),
-		Dumps:     httpapi.NewReaders(contract.LimitDumpReaders, limits.MaxDumpReaders, h.budget.Account(memory.Snapshots)),
-		Snapshots: httpapi.NewReaders(contract.LimitSnapshotReaders, limits.MaxSnapshotReaders, h.budget.Account(memory.Snapshots)),
+		Dumps:     httpapi.NewReaders(contract.LimitDumpReaders, httpapi.MaxDumpReaders, h.budget.Account(memory.Snapshots)),
+		Snapshots: httpapi.NewReaders(contract.LimitSnapshotReaders, max(httpapi.MaxSnapshotReaders, limits.MaxPeers), h.budget.Account(memory.Snapshots)),
 	}
 	var page *ui.Page
-	if h.conf.Server.UI {
-		page = ui.New(h.conf.Server.UIBase)
+	if at := h.conf.Server.UI; at != "" {
+		page = ui.New(strings.TrimSuffix(at, "/"))
 	}
 	return func(l *listener) http.Handler {
 		opt := shared
@@ -70,7 +71,9 @@ func (h handlers) build(stopping <-chan struct{}) func(*listener) http.Handler {
 			return httpapi.NewDebug(opt)
 		}
 		opt.Metrics = telemetry.Handler(version(), h.tracer != nil, collectors...)
-		opt.RetryAfter = h.conf.Overload.RetryAfter
+		if after := h.conf.Overload.RetryAfter; after != nil {
+			opt.RetryAfter = *after
+		}
 		opt.Sources, opt.Fleet, opt.Page, opt.Operators = h.sources, h.fleet, page, h.operators
 		return httpapi.New(&h.svc.UseCases, h.svc.Conductor(), opt)
 	}

@@ -92,7 +92,7 @@ const allowLoopback = "SELECT_SERVICE_KUBE_ALLOW_LOOPBACK"
 func (c *cluster) source(of sourceParts) workers.Source {
 	c.pods = kubernetes.New(kubernetes.Config{
 		Settings: mapping.Settings{
-			Home: c.home, AnnotationPrefix: of.conf.Kubernetes.AnnotationPrefix, KVEvents: of.conf.KVEvents.Enabled,
+			Home: c.home, KVEvents: of.conf.KVEvents.Enabled,
 			AllowLoopback: of.getenv(allowLoopback) == "true",
 		},
 		Entries: c.entries, Catalog: of.svc.Catalog(), IPv6: c.podIP.Is6() && !c.podIP.Is4In6(), Peers: c.replicas(of.conf, of.svc),

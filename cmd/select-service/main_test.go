@@ -49,7 +49,7 @@ func TestActions(t *testing.T) {
 	}{
 		"version":      {[]string{"--version"}, "select-service ", ""},
 		"help":         {[]string{"--help"}, "--help-all has every option", ""},
-		"all help":     {[]string{"--help-all"}, "--max-snapshot-readers N\n", ""},
+		"all help":     {[]string{"--help-all"}, "--max-connections N\n", ""},
 		"print config": {[]string{"--print-config", "--port", "1234"}, "port: 1234", ""},
 		"check config": {[]string{"--check-config", "--max-memory", "1GiB"}, "configuration is valid\nmemory limit 1073741824 bytes (--max-memory)\n", ""},
 		"token help":   {[]string{"token", "--help"}, "Usage: select-service token new", ""},

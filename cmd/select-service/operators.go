@@ -18,7 +18,7 @@ func newOperators(conf config.Config, svc *node.Service, joined *fleet.Member, o
 	parts := svc.Parts()
 	view := ranks.New(parts, httpapi.AppendRank, time.Now)
 	peers := replicastatus.New(replicastatus.Config{
-		Process: parts.Process, Version: version(), Contract: contractOf(conf).String(), Settings: conf.Rules(),
+		Process: parts.Process, Version: version(), Contract: conf.Server.Contract.String(), Settings: conf.Rules(),
 	}, svc.UseCases, parts.Replica, others.announced(), time.Now)
 	if joined != nil {
 		joined.Attach(svc.UseCases, answers(svc, peers.Status))

@@ -152,7 +152,7 @@ func TestMemory(t *testing.T) {
 func TestColours(t *testing.T) {
 	t.Setenv("NO_COLOR", "")
 	var buffer bytes.Buffer
-	log := logger(config.Log{Level: "info", Format: "console"}, &buffer, false)
+	log := logger(config.Log{Level: zerolog.InfoLevel, Format: "console"}, &buffer, false)
 	log.Info().Str("key", "value").Msg("text")
 	if got := buffer.String(); strings.Contains(got, "\x1b") || !strings.HasSuffix(got, "INF text key=value\n") {
 		t.Errorf("console format writes %q", got)

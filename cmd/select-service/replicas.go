@@ -82,7 +82,6 @@ func (r replicas) configure(c *node.Config, all config.Config, url string) {
 	c.Recovery = node.RecoveryConfig{
 		Peers:    r.conf.IndexerPeers,
 		Deadline: r.conf.RecoveryDeadline,
-		Grace:    r.conf.RecoveryGrace,
 		Fetch:    r.dumps,
 	}
 	if r.mesh != nil {
@@ -99,9 +98,7 @@ func (r replicas) configure(c *node.Config, all config.Config, url string) {
 		return
 	}
 	c.Process, c.Workers = r.fleet.Process(), r.fleet.Catalog().Store()
-	if all.Fleet.Settings {
-		c.Selection.Settings = r.fleet.Catalog().SettingsStore()
-	}
+	c.Selection.Settings = r.fleet.Catalog().SettingsStore()
 	c.Recovery.Find, c.Recovery.GivenUp = r.fleet.Find, r.fleet.Catalog().GivenUp
 	if !all.Fleet.NATS() {
 		return

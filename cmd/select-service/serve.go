@@ -17,7 +17,6 @@ import (
 	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
-	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/internal/selection/scopes"
@@ -226,10 +225,9 @@ func socketOptions(conf config.Config, budget *memory.Budget, log zerolog.Logger
 }
 
 func serviceConfig(conf config.Config, others replicas, bound listeners, budget *memory.Budget) node.Config {
-	order, _ := admission.ParseOrder(conf.Queue.Order) // config has checked it
 	c := node.Config{
 		Memory:   budget,
-		Contract: contractOf(conf),
+		Contract: conf.Server.Contract,
 		KVEvents: conf.KVEvents.Enabled && !conf.SlotsOnly,
 		Threads:  conf.KVEvents.Threads,
 		Selection: selection.Config{
@@ -241,11 +239,10 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 			PrefillBusy:   conf.Selections.PrefillBusy,
 			DecisionBytes: int64(conf.Selections.DecisionBytes),
 			Overload:      conf.Overload.Thresholds,
-			Warmup:        conf.Engines.Warmup,
 		},
 		Scopes: scopes.Settings{
 			Policies:    conf.WorkerSelection.Policies,
-			Admission:   admission.Config{Threshold: conf.Queue.Threshold, Order: order, File: conf.Queue.Policy},
+			Admission:   conf.Queue.Config,
 			HybridExact: conf.KVEvents.HybridExact,
 			WatchStored: conf.Fronts(),
 			Queues:      waitqueue.Config{OverlapRefresh: conf.Queue.OverlapRefreshAfter},
@@ -255,15 +252,12 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 			ApproximateLRU: conf.KVEvents.ApproximatePolicy == config.PolicyLRU,
 			PredictedTTL:   conf.KVEvents.PredictedTTL,
 		},
-		Reports:   reports.Config{TTL: conf.Engines.ReportedLoadTTL, StalledAfter: cmp.Or(conf.Engines.StalledAfter, -1)},
+		Reports:   reports.Config{TTL: reports.DefaultTTL, StalledAfter: cmp.Or(conf.Engines.StalledAfter, -1)},
 		Given:     workers.Given{File: conf.Workers.File, List: len(conf.Workers.Engines) > 0},
 		Endpoints: conf.Access.Endpoints(),
-		Limits: catalog.Limits{
-			Workers: conf.Limits.MaxWorkers, Ranks: conf.Limits.MaxRanks, Streams: conf.Limits.MaxStreams,
-			Scopes: conf.Limits.MaxModels,
-		},
+		Limits:    conf.Limits.Catalog,
 		Reservations: reservations.Limits{
-			Reservations: conf.Limits.MaxReservations, Blocks: conf.Limits.MaxReservationBlocks, Memory: budget.Account(memory.Ledger),
+			Reservations: conf.Limits.MaxReservations, Blocks: contract.MaxReservationBlocks, Memory: budget.Account(memory.Ledger),
 		},
 		ReservationLifetime: conf.Reservations.Lifetime,
 	}
@@ -279,24 +273,12 @@ func baseURL(conf config.Config, bound listeners) string {
 	return cmp.Or(conf.Server.AdvertiseURL, bound.baseURL(conf.Server.Host()))
 }
 
-// contractOf returns the contract that the service follows.
-func contractOf(conf config.Config) contract.Version {
-	if conf.Server.Contract == config.Contract16 {
-		return contract.V16
-	}
-	return contract.V13
-}
-
 // logger returns a logger that writes to w. The format for people has colours if w is a terminal.
 func logger(conf config.Log, w io.Writer, terminal bool) zerolog.Logger {
-	level, err := zerolog.ParseLevel(conf.Level)
-	if err != nil {
-		level = zerolog.InfoLevel // config has checked it
-	}
 	if conf.Format == "console" {
 		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.RFC3339, NoColor: !terminal}
 	}
-	return zerolog.New(w).Level(level).With().Timestamp().Logger()
+	return zerolog.New(w).Level(conf.Level).With().Timestamp().Logger()
 }
 
 // isTerminal reports whether w is a terminal or another character device.
@@ -333,8 +315,8 @@ func logThresholds(o config.Overload, log zerolog.Logger) {
 		return
 	}
 	line := log.Info().EmbedObject(selection.LoggedThresholds(o.Thresholds))
-	if o.RetryAfter > 0 {
-		line.Int64("retry_after_secs", int64(o.RetryAfter/time.Second))
+	if o.RetryAfter != nil && *o.RetryAfter > 0 {
+		line.Int64("retry_after_secs", int64(*o.RetryAfter/time.Second))
 	}
 	line.Msg("busy thresholds are set")
 }

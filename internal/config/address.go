@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -132,16 +133,28 @@ func bindable(e catalog.Endpoint) error {
 // httpBase is the base URL of this service, empty for the default.
 func httpBase(field *string) value { return checkedText(field, httpURL) }
 
-// pathPrefix is an absolute path, normalised without trailing slash; / is none.
-func pathPrefix(field *string) value {
-	return checkedText(field, func(s string) (string, error) {
-		u, err := url.Parse(s)
-		cut := strings.TrimSuffix(s, "/")
-		if err != nil || u.EscapedPath() != s || u.Path != s || cut != "" && (cut[0] != '/' || path.Clean(cut) != cut) {
-			return "", fmt.Errorf("%q is not a path such as /select-service", s)
-		}
-		return cut, nil
-	})
+// page is the path below which the operators' page is shown, see Server.UI. In texts "/" is on, and none is off.
+func page(field *string) value {
+	return typed[string]{
+		field: field,
+		parse: func(s string) (string, error) {
+			if on, err := parseBool(s); err == nil {
+				return map[bool]string{true: "/"}[on], nil
+			}
+			u, err := url.Parse(s)
+			cut := strings.TrimSuffix(s, "/")
+			if err != nil || u.EscapedPath() != s || u.Path != s || cut != "" && (cut[0] != '/' || path.Clean(cut) != cut) {
+				return "", fmt.Errorf("%q is neither on nor off, nor a path such as /select-service", s)
+			}
+			return cmp.Or(cut, "/"), nil
+		},
+		render: func(path string) any {
+			if path == "/" || path == "" {
+				return path == "/"
+			}
+			return path
+		},
+	}
 }
 
 // httpURL checks the base URL of a peer and cuts its trailing slash.

@@ -7,7 +7,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/select-service/select-service/internal/selection/admission"
+	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/selection/pending"
 	"github.com/select-service/select-service/internal/selection/policies"
@@ -83,13 +86,12 @@ type Server struct {
 	// AdminListen and DebugListen are the addresses, host:port, of separate listeners for the
 	// operators' routes and for profiles of the process; empty: none.
 	AdminListen, DebugListen string
-	// UI tells whether there is the operators' page, and UIBase below which path a proxy shows the
-	// service, without trailing slash; empty: at the root.
-	UI     bool
-	UIBase string
-	// Contract is the version of the selection contract, "1.3" or "1.6". It decides the
-	// behaviour of the process and the dialect of the routes without a version prefix.
-	Contract string
+	// UI is the path below which a proxy shows the service with the operators' page: "/", or one
+	// without trailing slash; empty: there is no page.
+	UI string
+	// Contract decides the behaviour of the process and the dialect of the routes without a
+	// version prefix.
+	Contract contract.Version
 	// AdvertiseURL is the base URL under which replicas reach this one, without
 	// trailing slash; empty for the listener's own address.
 	AdvertiseURL string
@@ -141,12 +143,6 @@ type TLS struct {
 	EngineCA              string // certificate authorities of engines; empty: the system's
 }
 
-// The contracts that Server.Contract names.
-const (
-	Contract13 = "1.3"
-	Contract16 = "1.6"
-)
-
 // Workers says where the catalog comes from.
 type Workers struct {
 	// File is the path of the file with the full set of workers, which is followed
@@ -182,23 +178,14 @@ type KVEvents struct {
 
 // Queue configures the wait queue for requests that find every eligible rank busy.
 type Queue struct {
-	// Threshold times max_num_batched_tokens is the prefill load above which a
-	// rank is busy; nil means that no request waits (decision D5).
-	Threshold *float64
-	// Order is the order of waiting requests without a policy file: fcfs, lcfs or
-	// wspt.
-	Order string
+	// Config says which requests wait, by default none (decision D5). Its File is the content of PolicyFile.
+	admission.Config
 	// PolicyFile is the path of the policy file, empty for none.
 	PolicyFile string
-	// Policy is the content of PolicyFile, nil for none. It replaces Threshold.
-	Policy *admission.PolicyFile
 	// OverlapRefreshAfter is the wait after which a request's cache overlap is
 	// looked up again when it is admitted; 0 means never.
 	OverlapRefreshAfter time.Duration
 }
-
-// Enabled reports whether requests can wait at all.
-func (q Queue) Enabled() bool { return q.Threshold != nil || q.Policy != nil }
 
 // WorkerSelection says which policies choose the ranks of requests.
 type WorkerSelection struct {
@@ -235,14 +222,10 @@ type Reservations struct {
 type Engines struct {
 	// TokenFile names the file with the token for reads of the engines' metrics; empty: none.
 	TokenFile string
-	// ReportedLoadTTL is how long a report of an engine's load is used, above 0.
-	ReportedLoadTTL time.Duration
 	// StalledAfter is how long an engine with unfinished work may give no sign of life; 0: no limit.
 	StalledAfter time.Duration
 	// WarmupShare is the share of requests, 0 to 1, that new or emptied ranks get; nil: none.
-	// Warmup is how long a rank is new, in whole seconds.
 	WarmupShare *float64
-	Warmup      time.Duration
 }
 
 // Overload configures the refusal of requests while every eligible worker is busy.
@@ -250,8 +233,17 @@ type Overload struct {
 	// Thresholds has the thresholds of every model until /busy_threshold changes them.
 	Thresholds overload.Thresholds
 	// RetryAfter is the Retry-After header of refused requests, in whole seconds up to
-	// a day; 0 sends no such header.
-	RetryAfter time.Duration
+	// a day. 0 sends no such header; nil: see GatewayRetryAfter.
+	RetryAfter *time.Duration
+}
+
+// GatewayRetryAfter is the Retry-After header of the gateway and the proxy: RetryAfter, or else the
+// default of Dynamo's endpoint picker (DYN_EPP_SHED_RETRY_AFTER_SECS). The HTTP API then sends none.
+func (o Overload) GatewayRetryAfter() time.Duration {
+	if o.RetryAfter == nil {
+		return time.Second
+	}
+	return *o.RetryAfter
 }
 
 // maxRetryAfter bounds Overload.RetryAfter. A higher value is surely a mistake. maxSessionTTL bounds
@@ -265,7 +257,6 @@ const (
 type Replicas struct {
 	IndexerPeers     []string      // URLs whose /dump is read at start, without trailing slash
 	RecoveryDeadline time.Duration // how long readiness waits for that
-	RecoveryGrace    time.Duration // how long recovered blocks wait for their worker
 
 	// PeerTokenFile names the file with the token for reads from other replicas; empty: none.
 	PeerTokenFile string
@@ -319,28 +310,22 @@ type Limits struct {
 	MaxMemory int64
 	// ScanCache bounds the memory for token ids of prompts that were read, in bytes; 0: none are kept.
 	ScanCache int64
-	// MaxWorkers, MaxRanks, MaxStreams and MaxModels bound the registered workers, their ranks
-	// and event streams, and the scopes with workers (a model counts once per tenant).
-	MaxWorkers, MaxRanks, MaxStreams, MaxModels int
-	// MaxReservations bounds the live reservations, MaxReservationBlocks the prompt
-	// blocks of one.
-	MaxReservations, MaxReservationBlocks int
+	// Catalog bounds the registered workers, their ranks and streams, and the scopes with workers.
+	Catalog catalog.Limits
+	// MaxReservations bounds the live reservations.
+	MaxReservations int
 	// MaxConnections bounds the connections of all listeners together, and
 	// MaxConnectionsPerAddress those of one address; 0 is no bound of the latter.
 	MaxConnections, MaxConnectionsPerAddress int
-	// MaxPeers bounds the replicas whose reservations are followed. MaxDumpReaders and
-	// MaxSnapshotReaders bound the concurrent readers of the index and of the reservations.
-	MaxPeers, MaxDumpReaders, MaxSnapshotReaders int
+	// MaxPeers bounds the replicas whose reservations are followed.
+	MaxPeers int
 }
 
 // maxConnections bounds Limits.MaxConnections. A higher value is surely a mistake.
 const maxConnections = 1 << 20
 
-// maxPeers and maxReaders do the same for peers and readers.
-const (
-	maxPeers   = 1 << 10
-	maxReaders = 1 << 16
-)
+// maxPeers does the same for peers.
+const maxPeers = 1 << 10
 
 // minMemory is the least Limits.MaxMemory; with less the service could not serve.
 const minMemory = 64 << 20
@@ -363,7 +348,7 @@ type Traces struct {
 
 // Log is the output of the log, on standard error.
 type Log struct {
-	Level  string // trace, debug, info, warn or error
+	Level  zerolog.Level
 	Format string // json or console
 }
 
@@ -376,29 +361,28 @@ const MaxThreads = 1024
 // that only 1.6 has are as in dynamo-kv-router 1.6.1.
 func Default() Config {
 	return Config{
-		Server:  Server{Listen: []string{"0.0.0.0"}, Port: 8092, UI: true, Contract: Contract13},
+		Server:  Server{Listen: []string{"0.0.0.0"}, Port: 8092, UI: "/", Contract: contract.V13},
 		Gateway: defaultGateway(), Proxy: defaultProxy(), Kubernetes: defaultKubernetes(),
 		Fleet: Fleet{Name: "default", Bookings: BookingsNATS},
 		KVEvents: KVEvents{
 			Enabled: true, Threads: 4, ApproximateTTL: 120 * time.Second, ApproximatePolicy: PolicyTTL, HybridExact: true,
 		},
 		Router: selector.DefaultWeights(),
-		Queue:  Queue{Order: "fcfs", OverlapRefreshAfter: 10 * time.Second},
+		Queue:  Queue{OverlapRefreshAfter: 10 * time.Second},
 		Selections: Selections{
 			Pending:       pending.Limits{TTL: 120 * time.Second, Entries: 4096, Bytes: 256 << 20},
 			DecisionBytes: 4 << 20,
 		},
 		Reservations: Reservations{Lifetime: 300 * time.Second},
-		Engines:      Engines{ReportedLoadTTL: 5 * time.Second, StalledAfter: 3 * time.Second, Warmup: time.Minute},
-		Replicas:     Replicas{RecoveryDeadline: 30 * time.Second, RecoveryGrace: 10 * time.Minute},
+		Engines:      Engines{StalledAfter: 3 * time.Second},
+		Replicas:     Replicas{RecoveryDeadline: 30 * time.Second},
 		Limits: Limits{
 			ScanCache:      64 << 20,
-			MaxConnections: 8192, MaxWorkers: 16_384, MaxRanks: 65_536, MaxStreams: 16_384, MaxModels: 1024,
-			MaxPeers: 64, MaxDumpReaders: 8, MaxSnapshotReaders: 64,
-			MaxReservations: 4_194_304, MaxReservationBlocks: 4_194_304, // no body of 8 MiB has more blocks
+			MaxConnections: 8192, Catalog: catalog.Limits{Workers: 16_384, Ranks: 65_536, Streams: 16_384, Scopes: 1024},
+			MaxPeers: 64, MaxReservations: 4_194_304,
 		},
 		Data: Data{SnapshotInterval: time.Minute},
-		Log:  Log{Level: "info", Format: "json"},
+		Log:  Log{Level: zerolog.InfoLevel, Format: "json"},
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 )
@@ -85,7 +86,7 @@ const (
 // conflicts checks the settings that depend on one another (decision D19).
 func (c Config) conflicts() []conflict {
 	found := slices.Concat(c.portConflicts(), c.socketConflicts(), c.TLS.conflicts(), c.Gateway.conflicts(), c.Kubernetes.conflicts(), c.Fleet.conflicts(c.Replicas))
-	if err := selector.CheckWeight(c.Router.OverlapCredit, selector.MaxCredit13); err != nil && c.Server.Contract != Contract16 {
+	if err := selector.CheckWeight(c.Router.OverlapCredit, selector.MaxCredit13); err != nil && c.Server.Contract != contract.V16 {
 		found = append(found, conflict{keyCredit, []string{keyContract}, fmt.Errorf("%w (--contract=1.6 allows more)", err)})
 	}
 	if c.KVEvents.ApproximatePolicy == PolicyLRU && c.KVEvents.Enabled {
@@ -293,7 +294,7 @@ func (l *loader) checkConflicts() {
 // warnContract warns of settings that the configured contract does not have, unless they have
 // their defaults, as in the shipped file.
 func (l *loader) warnContract() {
-	if l.conf.Server.Contract == Contract16 {
+	if l.conf.Server.Contract == contract.V16 {
 		return
 	}
 	defaults := l.command.defaults()
@@ -327,7 +328,7 @@ func (l *loader) warnQueue() {
 		return
 	}
 	queue, mark := l.source[keyQueue], "queue threshold times max_num_batched_tokens"
-	if q.Policy != nil {
+	if q.File != nil {
 		queue, mark = l.source[keyPolicy], "the busy thresholds of its class"
 	}
 	l.note("%s beside the wait queue of %s: a request waits until a rank that it may use has no more prefill than the queue's mark, %s, "+

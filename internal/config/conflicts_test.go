@@ -3,7 +3,10 @@ package config_test
 import (
 	"testing"
 
+	"github.com/rs/zerolog"
+
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/selection/contract"
 )
 
 // TestReplicaSync: the two spellings of one PUB socket, and what a peer list
@@ -183,10 +186,10 @@ func TestSlotsCommand(t *testing.T) {
 	equal(t, setup{args: []string{"slots"}}.mustLoad(t), config.DefaultSlots())
 
 	want := config.DefaultSlots()
-	want.Server = config.Server{Listen: []string{"::1"}, Port: 8092, SlotsPort: 1234, UI: true, Contract: "1.3", AdvertiseURL: "http://a:1234"}
+	want.Server = config.Server{Listen: []string{"::1"}, Port: 8092, SlotsPort: 1234, UI: "/", Contract: contract.V13, AdvertiseURL: "http://a:1234"}
 	want.Replicas.SyncBind, want.Replicas.SyncAdvertise = "tcp://*:8092", "tcp://a:8092"
 	want.Replicas.SyncPeers = []string{"tcp://b:8092"}
-	want.Log.Level = "debug"
+	want.Log.Level = zerolog.DebugLevel
 	equal(t, setup{
 		args: []string{
 			"slots", "--port", "1234", "--replica-sync-bind", "tcp://*:8092", "--replica-sync-advertise", "tcp://a:8092",

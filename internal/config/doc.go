@@ -6,5 +6,5 @@
 // default. An empty text is "not given" in every source: launch templates leave
 // flags and variables empty. A bad value is refused even where a stronger source
 // overrides it. The table in options.go is the only list of settings: flags,
-// variables, file keys, --help, --print-config and docs/reference/configuration.md follow it.
+// variables, file keys, --help, --print-config, docs/reference/configuration.md and configs/select-service.yaml follow it.
 package config

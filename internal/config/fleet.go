@@ -17,8 +17,6 @@ type Fleet struct {
 	// Credentials is the file with a NATS user's JWT and seed, empty for none.
 	Credentials   string
 	CA, Cert, Key string // files of the connection's TLS
-	// Settings: busy thresholds and policies are shared, too.
-	Settings bool
 	// Required: a start waits for NATS, whatever catalog is cached.
 	Required bool
 }
@@ -75,57 +73,53 @@ var fleetSettings = []option{
 		key: keyFleet, flag: "fleet", hint: "URL,...", slots: notInSlots,
 		bind: func(c *Config) value { return list(&c.Fleet.Servers, fleetServer) },
 		help: "NATS servers (nats://host:port or tls://host:port) over which the replicas of a fleet find each other and " +
-			"share workers and reservations; JetStream must be enabled there. --replica-sync-peers and --indexer-peers are not needed then. " +
-			"Worth it from about five replicas on; see docs/run/fleet.md.",
+			"share workers and reservations. JetStream must be enabled there. --replica-sync-peers and --indexer-peers " +
+			"are not needed then. A fleet is worth it from about five replicas on; see docs/run/fleet.md.",
 	},
 	{
 		key: "fleet.name", flag: "fleet-name", hint: "NAME", slots: notInSlots,
 		bind: func(c *Config) value { return checkedText(&c.Fleet.Name, fleetName) },
-		help: "Name of the fleet, the same for all its replicas: letters, digits, - and _. Set it where several fleets share servers.",
+		help: "The name of the fleet, the same for all its replicas. It has letters, digits, - and _. Set it where " +
+			"several fleets share servers.",
 	},
 	{
 		key: "fleet.replica", flag: "fleet-replica", hint: "NAME", slots: notInSlots,
 		bind: func(c *Config) value { return checkedText(&c.Fleet.Replica, fleetName) },
-		help: "Name of this replica in its fleet, and the subject under which it alone publishes; by default the host's " +
-			"name, with - for what a name cannot have.",
+		help: "The name of this replica in its fleet, and of the subject under which it alone publishes. By default it is " +
+			"the host's name, with - for characters that a name cannot have.",
 	},
 	{
 		key: keyFleetBookings, flag: "fleet-bookings", hint: "nats|mesh|both", slots: notInSlots,
 		bind: func(c *Config) value { return choice(&c.Fleet.Bookings, BookingsNATS, BookingsMesh, BookingsBoth) },
-		help: "How the replicas of a fleet share reservations: over NATS, over ZMQ as without a fleet, or over both while " +
-			"a fleet moves from one to the other, or where Dynamo's replicas take part.",
-	},
-	{
-		key: "fleet.settings", flag: "fleet-settings", slots: notInSlots,
-		bind: func(c *Config) value { return boolean(&c.Fleet.Settings) },
-		help: "Busy thresholds and selection policies that are set over the API are those of all replicas of the fleet, and of those " +
-			"that start later. Without, each replica has its own.",
+		help: "How the replicas of a fleet share reservations: over NATS, over ZMQ as without a fleet, or over both. Set " +
+			"both while a fleet moves from one to the other, or where Dynamo's replicas take part.",
 	},
 	{
 		key: "fleet.required", flag: "fleet-required", slots: notInSlots,
 		bind: func(c *Config) value { return boolean(&c.Fleet.Required) },
-		help: "A replica is not ready before it has read the fleet's catalog from NATS. Without, it is ready after 5 s with " +
-			"the catalog that it has in --data-dir, or with none.",
+		help: "A replica is not ready before it has read the fleet's catalog from NATS. If this is false, it is ready " +
+			"after 5 seconds with the catalog that it has in --data-dir, or with none.",
 	},
 	{
 		key: "fleet.creds", flag: "fleet-creds", hint: "FILE", slots: notInSlots,
 		bind: func(c *Config) value { return text(&c.Fleet.Credentials) },
-		help: "File with the JWT and the seed of the NATS user of this replica (as 'nsc generate creds' writes it), or with the " +
-			"seed of an NKey alone; it is read at every connection.",
+		help: "A file with the JWT and the seed of the NATS user of this replica (as 'nsc generate creds' writes it), or " +
+			"with the seed of an NKey alone. It is read at every connection.",
 	},
 	{
 		key: "fleet.ca", flag: "fleet-ca", hint: "FILE", slots: notInSlots,
 		bind: func(c *Config) value { return text(&c.Fleet.CA) },
-		help: "Authorities (PEM) of the NATS servers; by default the system's. With it the connection is TLS.",
+		help: "Authorities (PEM) of the NATS servers. By default they are the system's. With this option the connection " +
+			"is TLS.",
 	},
 	{
 		key: "fleet.cert", flag: "fleet-cert", hint: "FILE", slots: notInSlots,
 		bind: func(c *Config) value { return text(&c.Fleet.Cert) },
-		help: "Certificate chain (PEM) that NATS servers are shown, where they verify clients.",
+		help: "The certificate chain (PEM) that NATS servers are shown. Set it where they verify clients.",
 	},
 	{
 		key: "fleet.key", flag: "fleet-key", hint: "FILE", slots: notInSlots,
 		bind: func(c *Config) value { return text(&c.Fleet.Key) },
-		help: "Key (PEM) of --fleet-cert.",
+		help: "The key (PEM) of --fleet-cert.",
 	},
 }

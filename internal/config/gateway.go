@@ -32,8 +32,7 @@ type Gateway struct {
 	// DrainDelay is how long the listener still accepts requests after the signal to stop, with
 	// health NOT_SERVING. DrainTimeout is how long streams under way may then take to end.
 	DrainDelay, DrainTimeout time.Duration
-	RetryAfter               time.Duration // Retry-After of refused requests, in whole seconds
-	SaltTag                  bool          // engines get cache salts with Dynamo's tag
+	SaltTag                  bool // engines get cache salts with Dynamo's tag
 	// MetadataPrefix is the prefix of header names that carry metadata of a request, in lower
 	// case.
 	MetadataPrefix string
@@ -79,7 +78,7 @@ const (
 func defaultGateway() Gateway {
 	return Gateway{
 		MaxStreams: 1024, MaxBody: 16 << 20, PickTimeout: time.Minute, Lease: 30 * time.Second,
-		DrainDelay: 5 * time.Second, DrainTimeout: 25 * time.Second, RetryAfter: time.Second,
+		DrainDelay: 5 * time.Second, DrainTimeout: 25 * time.Second,
 		MetadataPrefix: "x-dynamo-meta-",
 		Tokenizer: Tokenizer{
 			URL: TokenizerWorker, Protocol: ProtocolVLLMTokenize, OnFailure: OnFailureFail, Timeout: 5 * time.Second, MaxAnswer: 16 << 20,
@@ -169,134 +168,131 @@ var gatewaySettings = []option{
 	{
 		key: "gateway.port", flag: "gateway-port", hint: "PORT",
 		bind: func(c *Config) value { return integer(&c.Gateway.Port, 0, math.MaxUint16) },
-		help: "Port of the gRPC listener for Envoy's ext_proc filter, with its health service; 9002 is usual, 0 is " +
-			"none. It speaks TLS with --tls-cert or --gateway-self-signed, else HTTP/2 without (h2c).",
+		help: "The port of the gRPC listener for Envoy's ext_proc filter, with its health service. 9002 is usual; 0 opens " +
+			"none. It speaks TLS with --tls-cert or --gateway-self-signed, and otherwise HTTP/2 without TLS (h2c).",
 	},
 	{
 		key: "gateway.health_port", flag: "gateway-health-port", hint: "PORT",
 		bind: func(c *Config) value { return integer(&c.Gateway.HealthPort, 0, math.MaxUint16) },
-		help: "Port of a gRPC listener without TLS that has the gateway's health service alone; 9003 is usual, 0 is none. For probes of " +
-			"Kubernetes, which speak no TLS, and load balancers that check another port.",
+		help: "The port of a gRPC listener without TLS that has the gateway's health service alone. 9003 is usual; 0 " +
+			"opens none. Set it for probes of Kubernetes, which speak no TLS, and for load balancers that check another " +
+			"port.",
 	},
 	{
 		key: "gateway.models", flag: "gateway-model", env: []string{"SELECT_SERVICE_GATEWAY_MODELS", "DYN_MODEL_NAME"}, hint: "NAME=MODEL[@TENANT]", repeats: true,
 		bind: func(c *Config) value { return list(&c.Gateway.Models, gatewayModel) },
-		help: "Name of a model in requests through the gateway, and the model and tenant of its workers; it may be " +
-			"given several times, and other names are answered with 404. Without it every model of the tenant " +
+		help: "The name of a model in requests through the gateway, and the model and tenant of its workers. It may be " +
+			"given several times; requests for other names are answered with 404. Without it every model of the tenant " +
 			"default is served under its own name.",
 	},
 	{
 		key: "gateway.allow_paths", flag: "gateway-allow-paths", hint: "PATH", repeats: true,
 		bind: func(c *Config) value { return list(&c.Gateway.Paths, enginePath) },
-		help: "Further path of engines that requests through the gateway or the proxy may name, or /path/ for all below it; it " +
-			"may be given several times. Without it these are the routes of OpenAI's and Anthropic's APIs and engines' own for prompts: engines' " +
-			"other routes, such as /flush_cache, stop or change them. all: no path is refused.",
+		help: "A further path of engines that requests through the gateway or the proxy may name; /path/ allows all paths " +
+			"below it. It may be given several times. Without it requests may name the routes of OpenAI's and " +
+			"Anthropic's APIs and engines' own routes for prompts. Engines' other routes, such as /flush_cache, stop or " +
+			"change them. all refuses no path.",
 	},
 	{
 		key: "gateway.session_headers", flag: "gateway-session-headers", hint: "NAME[/PARENT]", repeats: true,
 		bind: func(c *Config) value { return sessionHeaders(&c.Gateway.SessionHeaders) },
-		help: "Header that names the session of a request through the gateway or the proxy, and the header that names the session " +
-			"that has started it. It goes before the headers of known clients, and may be given up to 8 times.",
+		help: "A header that names the session of a request through the gateway or the proxy, and a header that names the " +
+			"session that has started it. It goes before the headers of known clients, and may be given up to 8 times.",
 	},
 	{
 		key: "gateway.self_signed", flag: "gateway-self-signed", also: []string{"DYN_SECURE_SERVING"},
 		bind: func(c *Config) value { return boolean(&c.Gateway.SelfSigned) },
-		help: "Without --tls-cert, TLS on the gateway's listener with a certificate for localhost that is made at " +
-			"every start. For gateways that want TLS and do not verify it.",
+		help: "Without --tls-cert the gateway's listener speaks TLS, with a certificate for localhost that is made at " +
+			"every start. Set it for gateways that want TLS and do not verify it.",
 	},
 	{
 		key: "gateway.max_streams", flag: "gateway-max-streams", also: []string{"DYN_EPP_MAX_INFLIGHT_REQUESTS"}, hint: "N",
 		bind: func(c *Config) value { return integer(&c.Gateway.MaxStreams, 1, maxGatewayStreams) },
-		help: "Most requests under way through the gateway, answers being streamed included; further ones are " +
+		help: "How many requests may be under way through the gateway, answers being streamed included. Further ones are " +
 			"answered with 503 and Retry-After. Each takes about 100 KiB at its peak, and what its body needs.",
 	},
 	{
 		key: "gateway.max_body", flag: "gateway-max-body", hint: "BYTES",
 		bind: func(c *Config) value { return integer(&c.Gateway.MaxBody, 1, maxGatewayBody) },
-		help: "Longest body of a request through the gateway; a longer one is answered with 413.",
+		help: "The longest body of a request through the gateway, in bytes. A longer one is answered with 413.",
 	},
 	{
 		key: "gateway.pick_timeout", flag: "gateway-pick-timeout", hint: "DURATION",
-		bind: func(c *Config) value { return duration(&c.Gateway.PickTimeout) },
-		help: "How long a request through the gateway may wait for its worker, tokenization and wait queue " +
-			"together; then it is answered with 429. Envoy's own message_timeout does not count here.",
+		bind: func(c *Config) value { return duration.of(&c.Gateway.PickTimeout) },
+		help: "How long a request through the gateway may wait for its worker, tokenization and wait queue together. It " +
+			"is then answered with 429. The message_timeout of Envoy does not count here.",
 	},
 	{
 		key: "gateway.lease", flag: "gateway-lease", hint: "DURATION",
-		bind: func(c *Config) value { return duration(&c.Gateway.Lease) },
-		help: "Lease of the gateway's bookings, renewed three times in it while their requests are under way. When a " +
-			"replica dies its bookings end at the others a little later than this.",
+		bind: func(c *Config) value { return duration.of(&c.Gateway.Lease) },
+		help: "The lease of the gateway's bookings. It is renewed three times in this time while their requests are under " +
+			"way. When a replica dies, its bookings end at the others a little later than this.",
 	},
 	{
 		env:  []string{"DYN_EPP_GRACEFUL_SHUTDOWN_PROPAGATION_SECS"},
-		bind: func(c *Config) value { return whole(&c.Gateway.DrainDelay, time.Second, 0, maxDuration) },
+		bind: func(c *Config) value { return wholeSeconds(0, maxDuration).of(&c.Gateway.DrainDelay) },
 		help: "The same as SELECT_SERVICE_GATEWAY_DRAIN_DELAY, in whole seconds.",
 	},
 	{
 		key: "gateway.drain_delay", flag: "gateway-drain-delay", hint: "DURATION",
-		bind: func(c *Config) value { return delay(&c.Gateway.DrainDelay) },
-		help: "With a gateway or proxy port: how long the process goes on after the signal to stop, with health NOT_SERVING, so " +
-			"that gateways learn of it; 0 stops at once.",
+		bind: func(c *Config) value { return delay.of(&c.Gateway.DrainDelay) },
+		help: "With a gateway or proxy port, how long the process goes on after the signal to stop, with health " +
+			"NOT_SERVING, so that gateways learn of it. 0 stops at once.",
 	},
 	{
 		key: "gateway.drain_timeout", flag: "gateway-drain-timeout", hint: "DURATION",
-		bind: func(c *Config) value { return duration(&c.Gateway.DrainTimeout) },
-		help: "How long requests under way through the gateway may then take to end. Set it to the longest answer " +
-			"that should not be cut, and the grace of the process manager above the sum of both.",
+		bind: func(c *Config) value { return duration.of(&c.Gateway.DrainTimeout) },
+		help: "How long requests under way through the gateway may then take to end. Set it to the longest answer that " +
+			"should not be cut, and set the grace of the process manager above the sum of both.",
 	},
 	{
-		key: "gateway.retry_after_secs", flag: "gateway-retry-after-secs", also: []string{"DYN_EPP_SHED_RETRY_AFTER_SECS"}, hint: "SECONDS",
-		bind: func(c *Config) value { return whole(&c.Gateway.RetryAfter, time.Second, 0, maxRetryAfter) },
-		help: "Retry-After header of requests through the gateway that are refused because there is no room for them; " +
-			"0 sends none.",
-	},
-	{
-		key: "gateway.metadata_prefix", flag: "gateway-metadata-prefix", also: []string{"DYN_METADATA_HEADER"}, hint: "PREFIX",
+		key: "gateway.metadata_prefix", env: []string{"DYN_METADATA_HEADER"}, hint: "PREFIX",
 		bind: func(c *Config) value { return checkedText(&c.Gateway.MetadataPrefix, headerPrefix) },
-		help: "What comes before policy-class in the name of the header with a request's class in the wait queue.",
+		help: "A request through the gateway or the proxy names its class in the wait queue by the header policy-class " +
+			"with this prefix.",
 	},
 	{
 		key: "gateway.salt_tag", flag: "gateway-salt-tag",
 		bind: func(c *Config) value { return boolean(&c.Gateway.SaltTag) },
-		help: "Give engines cache salts as Dynamo does, with \"dynamo-cache-salt:\" before them. Set it where workers " +
-			"of Dynamo share caches with these; it takes 18 of the 128 characters that vLLM allows.",
+		help: "Engines get cache salts as Dynamo writes them, with \"dynamo-cache-salt:\" before them. Set it where workers " +
+			"of Dynamo share caches with these. The tag takes 18 of the 128 characters that vLLM allows.",
 	},
 	{
 		key: "gateway.tokenizer_url", flag: "tokenizer-url", also: []string{"DYN_EPP_TOKENIZER_SERVICE_URL"}, hint: "URL|worker",
 		bind: func(c *Config) value { return checkedText(&c.Gateway.Tokenizer.URL, tokenizerURL) },
-		help: "Base URL of the tokenizer service that gives the gateway and POST /tokenize token ids; worker, which needs " +
-			"a gateway or proxy port, asks a live engine of the request's model.",
+		help: "The base URL of the tokenizer service that gives the gateway and POST /tokenize token ids. worker asks a " +
+			"live engine of the request's model; it needs a gateway or proxy port.",
 	},
 	{
 		key: "gateway.tokenizer_protocol", flag: "tokenizer-protocol", also: []string{"DYN_EPP_TOKENIZER_PROTOCOL"}, hint: "NAME",
 		bind: func(c *Config) value {
 			return choice(&c.Gateway.Tokenizer.Protocol, ProtocolVLLMRender, ProtocolSGLangRenderer, ProtocolVLLMTokenize, ProtocolNone)
 		},
-		help: "Protocol of the tokenizer: vllm-render, sglang-renderer, vllm-tokenize (every vLLM engine has it), or " +
-			"none, which asks nobody and places by load alone.",
+		help: "The protocol of the tokenizer: vllm-render, sglang-renderer, vllm-tokenize (which every vLLM engine has), " +
+			"or none. With none nobody is asked, and load alone decides.",
 	},
 	{
 		key: "gateway.tokenizer_on_failure", flag: "tokenizer-on-failure", hint: "fail|load-only",
 		bind: func(c *Config) value { return choice(&c.Gateway.Tokenizer.OnFailure, OnFailureFail, OnFailureLoadOnly) },
-		help: "What happens to requests while the tokenizer fails: fail answers them with 502, 503 or 504, load-only " +
+		help: "What happens to requests while the tokenizer fails. fail answers them with 502, 503 or 504; load-only " +
 			"places them by load, without the caches.",
 	},
 	{
 		env: []string{"DYN_EPP_TOKENIZATION_TIMEOUT_MS"},
 		bind: func(c *Config) value {
-			return whole(&c.Gateway.Tokenizer.Timeout, time.Millisecond, time.Millisecond, maxDuration)
+			return durations{unit: time.Millisecond, whole: true, low: time.Millisecond, high: maxDuration}.of(&c.Gateway.Tokenizer.Timeout)
 		},
 		help: "The same as SELECT_SERVICE_TOKENIZER_TIMEOUT, in milliseconds.",
 	},
 	{
 		key: "gateway.tokenizer_timeout", flag: "tokenizer-timeout", hint: "DURATION",
-		bind: func(c *Config) value { return duration(&c.Gateway.Tokenizer.Timeout) },
+		bind: func(c *Config) value { return duration.of(&c.Gateway.Tokenizer.Timeout) },
 		help: "How long the tokenizer may take for one request.",
 	},
 	{
-		key: "gateway.tokenizer_max_answer", flag: "tokenizer-max-answer", also: []string{"DYN_EPP_TOKENIZER_MAX_RESPONSE_BYTES"}, hint: "BYTES",
+		key: "gateway.tokenizer_max_answer", env: []string{"DYN_EPP_TOKENIZER_MAX_RESPONSE_BYTES"}, hint: "BYTES",
 		bind: func(c *Config) value { return integer(&c.Gateway.Tokenizer.MaxAnswer, 1, maxGatewayBody) },
-		help: "Longest answer that is read from the tokenizer.",
+		help: "The longest answer that is read from the tokenizer, in bytes.",
 	},
 }
 

@@ -61,9 +61,10 @@ func TestDynamoPicker(t *testing.T) {
 	}
 	want := config.Default()
 	g := &want.Gateway
-	g.SelfSigned, g.MaxStreams, g.DrainDelay, g.RetryAfter, g.MetadataPrefix = true, 7, 2*time.Second, 4*time.Second, "x-mine-"
+	g.SelfSigned, g.MaxStreams, g.DrainDelay, g.MetadataPrefix = true, 7, 2*time.Second, "x-mine-"
 	g.Tokenizer.URL, g.Tokenizer.Protocol = "http://renderer/base", config.ProtocolVLLMRender
 	g.Tokenizer.Timeout, g.Tokenizer.MaxAnswer = 1500*time.Millisecond, 1<<20
+	want.Overload.RetryAfter = new(4 * time.Second)
 	want.KVEvents.Threads, want.Replicas.SyncPort, want.Server.Port = 3, 9092, 8000
 	equal(t, conf, want)
 }

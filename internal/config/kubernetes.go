@@ -20,8 +20,6 @@ import (
 // Kubernetes configures the discovery of workers. It is on with any source of pods.
 type Kubernetes struct {
 	Kubeconfig string // path; empty: the API server of the cluster that the process runs in
-	// AnnotationPrefix begins the names of the annotations of pods that are read.
-	AnnotationPrefix string
 	// Named has the sources that flags and environment name, and the settings of all sources
 	// that do not have their own.
 	Named KubePool
@@ -48,7 +46,7 @@ const maxKubeSources = 64
 const noLabel = "none"
 
 func defaultKubernetes() Kubernetes {
-	return Kubernetes{AnnotationPrefix: mapping.DefaultAnnotationPrefix, Named: KubePool{Entry: mapping.Entry{
+	return Kubernetes{Named: KubePool{Entry: mapping.Entry{
 		Tenant: catalog.DefaultName, PortStride: 1, RoleLabels: []string{mapping.RoleLabelLLMD, mapping.RoleLabelDynamo},
 		Scheme: "http", Ask: true, NotReadyGrace: mapping.DefaultGrace,
 		Worker: catalog.Record{KVEvents: new(true)},
@@ -357,163 +355,161 @@ func eventsPort(field *uint16) value {
 	return typed[uint16]{field: field, parse: func(text string) (uint16, error) {
 		port, err := parseInteger[uint16](text, 0, math.MaxUint16)
 		if err != nil {
-			err = fmt.Errorf("%w; pods without KV events have kv_events: false (--kube-kv-events=false)", err)
+			err = fmt.Errorf("%w; pods without KV events have kv_events: false", err)
 		}
 		return port, err
 	}}
 }
 
-// prefix ends in a slash.
-func annotationPrefix(s string) (string, error) {
-	if len(s) > 253 || strings.ContainsAny(strings.TrimSuffix(s, "/"), "/ ") {
-		return "", fmt.Errorf("%q is not the prefix of annotations", catalog.Clip(s))
-	}
-	return strings.TrimSuffix(s, "/") + "/", nil
-}
-
 // notOfPool are the keys of the group that are for all sources, or name several: an entry of
 // kubernetes.pools may have any other.
-var notOfPool = []string{"prefill_inference_pool", "pools", "kubeconfig", "annotation_prefix"}
+var notOfPool = []string{"prefill_inference_pool", "pools", "kubeconfig"}
 
 var kubernetesSettings = []option{
 	{
 		key: "kubernetes.inference_pool", flag: "kube-inference-pool", also: []string{"DYN_EPP_INFERENCE_POOL_NAME"}, hint: "NAME", repeats: true,
 		bind: func(c *Config) value { return list(&c.Kubernetes.Named.InferencePools, kubeName) },
-		help: "InferencePool (inference.networking.k8s.io/v1) whose pods are the workers; it may be given several times. " +
-			"This and the next two switch discovery on: docs/start/kubernetes.md.",
+		help: "An InferencePool (inference.networking.k8s.io/v1) whose pods are the workers. It may be given several " +
+			"times. This option, --kube-service and --kube-selector switch discovery on: see docs/start/kubernetes.md.",
 	},
 	{
 		key: "kubernetes.service", flag: "kube-service", hint: "NAME", repeats: true,
 		bind: func(c *Config) value { return list(&c.Kubernetes.Named.Services, kubeName) },
-		help: "Service whose EndpointSlices have the workers, for clusters without InferencePools; it may be given several times.",
+		help: "A Service whose EndpointSlices have the workers, for clusters without InferencePools. It may be given " +
+			"several times.",
 	},
 	{
 		key: "kubernetes.selector", flag: "kube-selector", hint: "LABELS", repeats: true, separator: ";",
 		bind: func(c *Config) value { return selectors(&c.Kubernetes.Named.Selectors) },
-		help: "Label selector of the pods that are the workers, such as app=vllm,stage=live; it may be given several times, or several separated by semicolons. " +
-			"Needs --kube-target-port.",
+		help: "A label selector of the pods that are the workers, such as app=vllm,stage=live. It may be given several " +
+			"times, or as several selectors separated by semicolons. It needs --kube-target-port.",
 	},
 	{
-		key: "kubernetes.prefill_inference_pool", flag: "kube-prefill-inference-pool", also: []string{"DYN_EPP_PREFILL_INFERENCE_POOL_NAME"}, hint: "NAME", repeats: true,
+		key: "kubernetes.prefill_inference_pool", env: []string{"DYN_EPP_PREFILL_INFERENCE_POOL_NAME"}, hint: "NAME", repeats: true,
 		bind: func(c *Config) value { return list(&c.Kubernetes.Named.PrefillPools, kubeName) },
-		help: "InferencePool whose pods have the role prefill, whatever their labels say.",
+		help: "InferencePools whose pods have the role prefill, whatever their labels say.",
 	},
 	{
-		key: "kubernetes.pools", flag: "kube-pools", hint: "YAML",
+		key: "kubernetes.pools", hint: "YAML",
 		bind: func(c *Config) value { return poolList(&c.Kubernetes.Pools) },
-		help: "Further sources with settings of their own: a list of mappings with one of inference_pool, service and selector, and keys of this group " +
-			"from namespace to not_ready_grace, whose values here are the defaults.",
+		help: "Further sources with settings of their own. It is a list of mappings, such as {selector: \"app=sglang\", " +
+			"target_ports: [30000], tenant: acme}. Each has one of inference_pool, service and selector, and any keys " +
+			"of this group from namespace to not_ready_grace. The values of this group are their defaults.",
 	},
 	{
 		key: "kubernetes.kubeconfig", flag: "kubeconfig", env: []string{"SELECT_SERVICE_KUBE_KUBECONFIG"}, hint: "FILE",
 		bind: func(c *Config) value { return text(&c.Kubernetes.Kubeconfig) },
-		help: "Kubeconfig with the API server and a token, tokenFile, client certificate or exec command for it. By default the " +
-			"ServiceAccount of the pod. KUBECONFIG is not read.",
-	},
-	{
-		key: "kubernetes.annotation_prefix", flag: "kube-annotation-prefix", hint: "PREFIX",
-		bind: func(c *Config) value { return checkedText(&c.Kubernetes.AnnotationPrefix, annotationPrefix) },
-		help: "Prefix of the annotations of pods that are read.",
+		help: "A kubeconfig with the API server and a token, tokenFile, client certificate or exec command for it. By " +
+			"default the ServiceAccount of the pod is used. The variable KUBECONFIG is not read.",
 	},
 	{
 		key: "kubernetes.namespace", flag: "kube-namespace", also: []string{"POD_NAMESPACE"}, hint: "NAME",
 		bind: func(c *Config) value { return checkedText(&c.Kubernetes.Named.Namespace, kubeName) },
-		help: "Namespace of the sources; by default that of the ServiceAccount.",
+		help: "The namespace of the sources. By default it is that of the ServiceAccount.",
 	},
 	{
 		key: "kubernetes.target_ports", flag: "kube-target-port", env: []string{"SELECT_SERVICE_KUBE_TARGET_PORTS"}, hint: "PORT", repeats: true,
 		bind: func(c *Config) value { return list(&c.Kubernetes.Named.TargetPorts, targetPort) },
-		help: "Ports of the engines' HTTP servers: each is a worker. An InferencePool has its own; of a Service they replace those of its slices.",
+		help: "A port of the engines' HTTP servers; each is a worker. An InferencePool has its own. For a Service they " +
+			"replace the ports of its slices.",
 	},
 	{
-		key: "kubernetes.model", flag: "kube-model", hint: "NAME",
+		key: "kubernetes.model", hint: "NAME",
 		bind: func(c *Config) value { return text(&c.Kubernetes.Named.Model) },
-		help: "Model of the pods; by default the engines are asked. With one source and DYN_MODEL_NAME it is that.",
+		help: "The model of the pods. By default the engines are asked. With one source and DYN_MODEL_NAME it is that " +
+			"model.",
 	},
 	{
-		key: "kubernetes.tenant", flag: "kube-tenant", hint: "NAME",
+		key: "kubernetes.tenant", hint: "NAME",
 		bind: func(c *Config) value { return text(&c.Kubernetes.Named.Tenant) },
-		help: "Tenant of the pods, which they cannot choose themselves.",
+		help: "The tenant of the pods. They cannot choose it themselves.",
 	},
 	{
-		key: "kubernetes.block_size", flag: "kube-block-size", also: []string{"DYN_KV_CACHE_BLOCK_SIZE"}, hint: "N",
+		key: "kubernetes.block_size", env: []string{"DYN_KV_CACHE_BLOCK_SIZE"}, hint: "N",
 		bind: workerField("block_size"),
-		help: "Block size in tokens; 0 asks the engines.",
+		help: "The block size in tokens. With 0 the engines are asked.",
 	},
 	{
-		key: "kubernetes.total_kv_blocks", flag: "kube-total-kv-blocks", also: []string{"DYN_EPP_TOTAL_KV_BLOCKS"}, hint: "N",
+		key: "kubernetes.total_kv_blocks", env: []string{"DYN_EPP_TOTAL_KV_BLOCKS"}, hint: "N",
 		bind: workerField("total_kv_blocks"),
-		help: "Blocks of each rank's cache; 0 asks the engines.",
+		help: "How many blocks each rank's cache has. With 0 the engines are asked.",
 	},
 	{
-		key: "kubernetes.max_num_batched_tokens", flag: "kube-max-num-batched-tokens", also: []string{"DYN_EPP_MAX_NUM_BATCHED_TOKENS"}, hint: "N",
+		key: "kubernetes.max_num_batched_tokens", env: []string{"DYN_EPP_MAX_NUM_BATCHED_TOKENS"}, hint: "N",
 		bind: workerField("max_num_batched_tokens"),
-		help: "Tokens that a step of the engines may compute, which the wait queue needs; 0 is not known.",
+		help: "How many tokens a step of the engines may compute, which the wait queue needs. 0 is not known.",
 	},
 	{
-		key: "kubernetes.kv_events", flag: "kube-kv-events",
+		key:  "kubernetes.kv_events",
 		bind: workerField("kv_events"),
-		help: "The engines publish KV events. Off, for embeddings or engines without prefix caching, the pods have no event stream, and nobody misses it.",
+		help: "The engines publish KV events. Set it to false for embeddings, or for engines without prefix caching: the " +
+			"pods then have no event streams, and nothing reports them as missing.",
 	},
 	{
-		key: "kubernetes.kv_events_port", flag: "kube-kv-events-port", also: []string{"DYN_EPP_KV_EVENT_PORT"}, hint: "PORT",
+		key: "kubernetes.kv_events_port", env: []string{"DYN_EPP_KV_EVENT_PORT"}, hint: "PORT",
 		bind: func(c *Config) value { return eventsPort(&c.Kubernetes.Named.KVEventsPort) },
-		help: "Port of the KV events of rank 0 in pods without a container port named kv-events; 0 is what the engine says, else 5557. Pods without KV events have kv_events: false.",
+		help: "The port of the KV events of rank 0 in pods without a container port named kv-events. With 0 it is the " +
+			"port that the engine tells, or 5557. Pods without KV events have kv_events: false.",
 	},
 	{
-		key: "kubernetes.kv_replay_port", flag: "kube-kv-replay-port", also: []string{"DYN_EPP_KV_EVENT_REPLAY_PORT"}, hint: "PORT",
+		key: "kubernetes.kv_replay_port", env: []string{"DYN_EPP_KV_EVENT_REPLAY_PORT"}, hint: "PORT",
 		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.KVReplayPort, 0, math.MaxUint16) },
-		help: "The same for replays, kv-replay; 0 is what the engine says, else none.",
+		help: "The port of replays of rank 0 in pods without a container port named kv-replay. With 0 it is the port that " +
+			"the engine tells, or there is none.",
 	},
 	{
-		key: "kubernetes.kv_load_port", flag: "kube-kv-load-port", hint: "PORT",
+		key: "kubernetes.kv_load_port", hint: "PORT",
 		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.KVLoadPort, 0, math.MaxUint16) },
-		help: "The same for the load that SGLang publishes, kv-load; 0 is what the engine says, else none.",
+		help: "The port of the load that SGLang publishes, of rank 0, in pods without a container port named kv-load. " +
+			"With 0 it is the port that the engine tells, or there is none.",
 	},
 	{
-		key: "kubernetes.load_metrics", flag: "kube-load-metrics",
+		key:  "kubernetes.load_metrics",
 		bind: workerField("load_metrics"),
-		help: "Read the load of engines from /metrics at their target ports, as load_metrics of a record.",
+		help: "The load of engines is read from /metrics at their target ports, as with load_metrics of a worker.",
 	},
 	{
-		key: "kubernetes.port_stride", flag: "kube-port-stride", also: []string{"DYN_EPP_DATA_PARALLEL_STRIDE"}, hint: "N",
+		key: "kubernetes.port_stride", env: []string{"DYN_EPP_DATA_PARALLEL_STRIDE"}, hint: "N",
 		bind: func(c *Config) value { return integer(&c.Kubernetes.Named.PortStride, 1, math.MaxUint16) },
-		help: "Distance of the ports of neighbouring ranks.",
+		help: "The distance between the ports of neighbouring ranks.",
 	},
 	{
-		key: "kubernetes.data_parallel_size", flag: "kube-data-parallel-size", also: []string{"DYN_EPP_DATA_PARALLEL_SIZE"}, hint: "N",
+		key: "kubernetes.data_parallel_size", env: []string{"DYN_EPP_DATA_PARALLEL_SIZE"}, hint: "N",
 		bind: workerField("data_parallel_size"),
-		help: "Data-parallel ranks behind each target port; 0 is what the engine says, else 1.",
+		help: "How many data-parallel ranks are behind each target port. With 0 it is the number that the engine tells, " +
+			"or 1.",
 	},
 	{
-		key: "kubernetes.rank_header", flag: "kube-rank-header", hint: "local|global|none",
+		key: "kubernetes.rank_header", hint: "local|global|none",
 		bind: workerField("rank_header"),
-		help: "How engines are told the rank of a request, as rank_header of a record.",
+		help: "How engines are told the rank of a request (local, global or none), as with rank_header of a worker.",
 	},
 	{
-		key: "kubernetes.role_label", flag: "kube-role-label", also: []string{"DYN_EPP_WORKER_ROLE_LABEL"}, hint: "LABEL,...",
+		key: "kubernetes.role_label", env: []string{"DYN_EPP_WORKER_ROLE_LABEL"}, hint: "LABEL,...",
 		bind: func(c *Config) value { return roleLabels(&c.Kubernetes.Named.RoleLabels) },
-		help: "Labels of pods that say their role, the first one that a pod has counts; none reads no label.",
+		help: "Labels of pods that say their role. The first one that a pod has counts. none reads no label.",
 	},
 	{
-		key: "kubernetes.role", flag: "kube-role", hint: "prefill|decode",
+		key: "kubernetes.role", hint: "prefill|decode",
 		bind: workerField("role"),
-		help: "Role of all pods, whatever their labels say.",
+		help: "The role of all pods (prefill or decode), whatever their labels say.",
 	},
 	{
-		key: "kubernetes.scheme", flag: "kube-scheme", hint: "http|https",
+		key: "kubernetes.scheme", hint: "http|https",
 		bind: func(c *Config) value { return choice(&c.Kubernetes.Named.Scheme, "http", "https") },
-		help: "Scheme of the engines' HTTP servers.",
+		help: "The scheme of the engines' HTTP servers (http or https).",
 	},
 	{
-		key: "kubernetes.ask", flag: "kube-ask",
+		key:  "kubernetes.ask",
 		bind: func(c *Config) value { return boolean(&c.Kubernetes.Named.Ask) },
-		help: "Ask the engines of ready pods for the model, adapters, block size and blocks that nobody gives. Off, model and block size must be given.",
+		help: "The engines of ready pods are asked for the model, adapters, block size and blocks that nobody gives. If " +
+			"this is false, model and block size must be given.",
 	},
 	{
-		key: "kubernetes.not_ready_grace", flag: "kube-not-ready-grace", hint: "DURATION",
-		bind: func(c *Config) value { return delay(&c.Kubernetes.Named.NotReadyGrace) },
-		help: "How long a pod that is not ready, or has left its source, keeps its blocks and bookings, without new requests; 0 drops them at once, as Dynamo does.",
+		key: "kubernetes.not_ready_grace", hint: "DURATION",
+		bind: func(c *Config) value { return delay.of(&c.Kubernetes.Named.NotReadyGrace) },
+		help: "How long a pod that is not ready, or has left its source, keeps its blocks and bookings, without new " +
+			"requests. 0 drops them at once, as Dynamo does.",
 	},
 }
 

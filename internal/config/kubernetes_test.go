@@ -42,7 +42,10 @@ func TestKubernetesEntries(t *testing.T) {
 	}{
 		"none": {},
 		"flags": {
-			setup{args: []string{"--kube-inference-pool", "llm", "--kube-inference-pool=b", "--kube-model", "m", "--kube-not-ready-grace", "0"}},
+			setup{
+				args:  []string{"--kube-inference-pool", "llm", "--kube-inference-pool=b", "--config", "f"},
+				files: map[string]string{"f": "kubernetes: {model: m, not_ready_grace: 0}\n"},
+			},
 			[]mapping.Entry{
 				kubeEntry(func(e *mapping.Entry) { e.Model, e.NotReadyGrace = "m", 0 }),
 				kubeEntry(func(e *mapping.Entry) { e.Name, e.Model, e.NotReadyGrace = "b", "m", 0 }),
@@ -126,8 +129,8 @@ func TestKubernetesEntries(t *testing.T) {
 
 // TestFieldsOfPool: an entry of kubernetes.pools may have each field that pods may have, also one without an option.
 func TestFieldsOfPool(t *testing.T) {
-	all := entries(t, setup{args: []string{"--config", "f", "--kube-kv-events=false"}, files: map[string]string{
-		"f": "kubernetes:\n  rank_header: local\n  pools:\n  - {inference_pool: llm, attention_chunk_size: 8192, is_eagle: false, kv_events: true, adapters: 'a,b', rank_header: none, load_metrics: true}\n",
+	all := entries(t, setup{args: []string{"--config", "f"}, files: map[string]string{
+		"f": "kubernetes:\n  rank_header: local\n  kv_events: false\n  pools:\n  - {inference_pool: llm, attention_chunk_size: 8192, is_eagle: false, kv_events: true, adapters: 'a,b', rank_header: none, load_metrics: true}\n",
 	}})
 	want := catalog.Record{
 		AttentionChunkSize: new(uint64(8192)), IsEagle: new(false), KVEvents: new(true), Adapters: []string{"a", "b"}, RankHeader: new("none"),
@@ -146,14 +149,14 @@ func TestFieldsOfPool(t *testing.T) {
 
 // TestNoEventsPort: who writes that there is no port of KV events is told how pods without events are written.
 func TestNoEventsPort(t *testing.T) {
-	for _, args := range [][]string{
-		{"--kube-inference-pool", "llm", "--kube-kv-events-port", "none"},
-		{"--kube-pools", "[{inference_pool: llm, kv_events_port: none}]"},
-		{"--kube-pools", "[{inference_pool: llm, kv_events_port: false}]"},
-		{"--kube-inference-pool", "llm", "--kube-kv-events-port", "-1"},
+	for _, section := range []string{
+		"inference_pool: llm, kv_events_port: none",
+		"pools: [{inference_pool: llm, kv_events_port: none}]",
+		"pools: [{inference_pool: llm, kv_events_port: false}]",
+		"inference_pool: llm, kv_events_port: -1",
 	} {
-		if _, err := (setup{args: args}).load(); err == nil || !strings.Contains(err.Error(), "kv_events: false") {
-			t.Errorf("%q: %v", args, err)
+		if _, err := fromFile("kubernetes: {" + section + "}").load(); err == nil || !strings.Contains(err.Error(), "kv_events: false") {
+			t.Errorf("%q: %v", section, err)
 		}
 	}
 }
@@ -162,18 +165,17 @@ func TestNoEventsPort(t *testing.T) {
 func TestKubernetesFaults(t *testing.T) {
 	for _, args := range []string{
 		"--kube-selector app=vllm", "--kube-selector =;a --kube-target-port 1", "--kube-inference-pool llm --kube-target-port 8000",
-		"--kube-target-port 0", "--kube-role both", "--kube-block-size -1", "--kube-inference-pool A_b", "--kube-annotation-prefix a/b/",
-		"--kube-service s --kube-target-port 1,2,3,4,5,6,7,8,9", "--kube-pools [{inference_pool:a,target_ports:[1]}]",
-		"--kube-pools {}", "--kube-pools [{}]", "--kube-pools [{inference_pool:1}]", "--kube-pools [{service:a,selector:b=c}]",
+		"--kube-target-port 0", "--kube-inference-pool A_b", "--kube-service s --kube-target-port 1,2,3,4,5,6,7,8,9",
 	} {
 		fields := strings.Fields(args)
-		if strings.HasPrefix(args, "--kube-pools") {
-			fields[1] = strings.NewReplacer(":", ": ", ",target_ports:", ", target_ports: ").Replace(fields[1])
-		}
-		if args == "--kube-pools [{inference_pool:1}]" {
-			fields[1] = "[{inference_pool: a, kubeconfig: b}]"
-		}
 		mustFail(t, setup{args: fields}, fields[0])
+	}
+	for _, section := range []string{
+		"role: both", "block_size: -1", "pools: [{inference_pool: a, target_ports: [1]}]", "pools: {}", "pools: [{}]",
+		"pools: [{inference_pool: a, kubeconfig: b}]", "pools: [{service: a, selector: b=c}]",
+	} {
+		key, _, _ := strings.Cut(section, ":")
+		mustFail(t, fromFile("kubernetes: {"+section+"}"), "kubernetes."+key)
 	}
 	mustFail(t, setup{args: []string{"--kube-service", numbered("s", 65)}}, "--kube-service")
 	if all := entries(t, setup{args: []string{"--kube-service", numbered("s", 64)}}); len(all) != 64 {

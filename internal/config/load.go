@@ -112,11 +112,8 @@ func (l *loader) applyEnvironment(getenv func(string) string) {
 			}
 		}
 	}
-	if l.command != selection {
-		return
-	}
 	for _, o := range removedOptions {
-		if name := variable(o.flag); getenv(name) != "" {
+		if name := variable(o.flag); (l.command == selection || o.slots) && getenv(name) != "" {
 			l.faults = append(l.faults, fault(name, o.err))
 		}
 	}

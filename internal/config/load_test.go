@@ -13,8 +13,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/rs/zerolog"
 
 	"github.com/select-service/select-service/internal/config"
+	"github.com/select-service/select-service/internal/selection/admission"
+	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
@@ -124,13 +127,22 @@ var settings = []struct {
 		bad: []string{"-1", "65536", "on"},
 	},
 	{
+		flag: "ui", key: "server.ui", env: []string{"SELECT_SERVICE_UI"},
+		text: "off", want: func(c *config.Config) { c.Server.UI = "" },
+		bad: []string{"no-path", "a/b", "/a?b", "/a/../b", "//a"},
+	},
+	{
+		flag: "ui", key: "server.ui", env: []string{"SELECT_SERVICE_UI"},
+		text: "/ops/page/", want: func(c *config.Config) { c.Server.UI = "/ops/page" },
+	},
+	{
 		flag: "advertise-url", key: "server.advertise_url", env: []string{"SELECT_SERVICE_ADVERTISE_URL"},
 		text: "https://h:8092/x/", want: func(c *config.Config) { c.Server.AdvertiseURL = "https://h:8092/x" },
 		bad: []string{"h:8092", "tcp://h:1", "http://h?q"},
 	},
 	{
 		flag: "contract", key: "server.contract", env: []string{"SELECT_SERVICE_CONTRACT"},
-		text: "1.6", want: func(c *config.Config) { c.Server.Contract = config.Contract16 },
+		text: "1.6", want: func(c *config.Config) { c.Server.Contract = contract.V16 },
 		bad: []string{"1.4", "v1.6", "1.60", "latest"},
 	},
 	{
@@ -150,7 +162,7 @@ var settings = []struct {
 	{
 		flag: "router-ttl-secs", key: "kv_events.approximate_ttl_secs", env: []string{"DYN_ROUTER_TTL_SECS"},
 		text: "0.5", want: func(c *config.Config) { c.KVEvents.ApproximateTTL = 500 * time.Millisecond },
-		bad: []string{"nan", "inf", "2m", "-1", "-0.001", "2592000.001", "1e300"},
+		bad: []string{"nan", "inf", "2 m", "-1", "-0.001", "2592000.001", "1e300"},
 	},
 	{
 		flag: "router-ttl-secs", key: "kv_events.approximate_ttl_secs", env: []string{"DYN_ROUTER_TTL_SECS"},
@@ -163,7 +175,7 @@ var settings = []struct {
 	{
 		flag: "router-predicted-ttl-secs", key: "kv_events.predicted_ttl_secs", env: []string{"DYN_ROUTER_PREDICTED_TTL_SECS"},
 		text: "0.25", want: func(c *config.Config) { c.KVEvents.PredictedTTL = new(250 * time.Millisecond) },
-		bad: []string{"nan", "inf", "2m", "-1", "2592000.001"},
+		bad: []string{"nan", "inf", "721h", "-1", "2592000.001"},
 	},
 	{
 		flag: "router-predicted-ttl-secs", key: "kv_events.predicted_ttl_secs", env: []string{"DYN_ROUTER_PREDICTED_TTL_SECS"},
@@ -177,19 +189,19 @@ var settings = []struct {
 	},
 	{
 		flag: "router-queue-policy", key: "queue.order", env: []string{"DYN_ROUTER_QUEUE_POLICY"},
-		text: "lcfs", want: func(c *config.Config) { c.Queue.Order = "lcfs" },
+		text: "lcfs", want: func(c *config.Config) { c.Queue.Order = admission.LCFS },
 		bad: []string{"FIFO", "edf", "fcfs "},
 	},
 	{
 		flag: "session-affinity-ttl-secs", key: "selections.session_affinity_ttl_secs",
 		env:  []string{"SELECT_SERVICE_SESSION_AFFINITY_TTL_SECS"},
 		text: "31536000", want: func(c *config.Config) { c.Selections.SessionTTL = 31536000 * time.Second },
-		bad: []string{"-1", "31536001", "0.5", "1h", "none"},
+		bad: []string{"-1", "31536001", "0.5", "1500ms", "none"},
 	},
 	{
 		flag: "selection-cache-ttl-secs", key: "selections.cache_ttl_secs", env: []string{"SELECT_SERVICE_SELECTION_CACHE_TTL_SECS"},
 		text: "0.5", want: func(c *config.Config) { c.Selections.Pending.TTL = 500 * time.Millisecond },
-		bad: []string{"-1", "2592000.5", "5s", "nan", "inf"},
+		bad: []string{"-1", "2592000.5", "5q", "nan", "inf"},
 	},
 	{
 		flag: "selection-cache-max-entries", key: "selections.cache_max_entries", env: []string{"SELECT_SERVICE_SELECTION_CACHE_MAX_ENTRIES"},
@@ -213,27 +225,22 @@ var settings = []struct {
 	},
 	{
 		flag: "max-workers", key: "limits.max_workers", env: []string{"SELECT_SERVICE_MAX_WORKERS"},
-		text: "77", want: func(c *config.Config) { c.Limits.MaxWorkers = 77 },
+		text: "77", want: func(c *config.Config) { c.Limits.Catalog.Workers = 77 },
 		bad: []string{"0", "-1", "2147483648", "x"},
 	},
 	{
 		flag: "max-ranks", key: "limits.max_ranks", env: []string{"SELECT_SERVICE_MAX_RANKS"},
-		text: "77", want: func(c *config.Config) { c.Limits.MaxRanks = 77 },
+		text: "77", want: func(c *config.Config) { c.Limits.Catalog.Ranks = 77 },
 		bad: []string{"0", "-1", "2147483648", "x"},
 	},
 	{
 		flag: "max-models", key: "limits.max_models", env: []string{"SELECT_SERVICE_MAX_MODELS"},
-		text: "77", want: func(c *config.Config) { c.Limits.MaxModels = 77 },
+		text: "77", want: func(c *config.Config) { c.Limits.Catalog.Scopes = 77 },
 		bad: []string{"0", "-1", "2147483648", "x"},
 	},
 	{
 		flag: "max-reservations", key: "limits.max_reservations", env: []string{"SELECT_SERVICE_MAX_RESERVATIONS"},
 		text: "77", want: func(c *config.Config) { c.Limits.MaxReservations = 77 },
-		bad: []string{"0", "-1", "2147483648", "x"},
-	},
-	{
-		flag: "max-reservation-blocks", key: "limits.max_reservation_blocks", env: []string{"SELECT_SERVICE_MAX_RESERVATION_BLOCKS"},
-		text: "77", want: func(c *config.Config) { c.Limits.MaxReservationBlocks = 77 },
 		bad: []string{"0", "-1", "2147483648", "x"},
 	},
 	{
@@ -251,7 +258,7 @@ var settings = []struct {
 	{
 		flag: "active-request-expiry-secs", key: "reservations.lifetime_secs", env: []string{"DYN_ROUTER_ACTIVE_REQUEST_EXPIRY_SECS"},
 		text: "600", want: func(c *config.Config) { c.Reservations.Lifetime = 10 * time.Minute },
-		bad: []string{"0", "-1", "1.5", "10m"},
+		bad: []string{"0", "-1", "1.5", "100ms"},
 	},
 	{
 		flag: "router-kv-overlap-score-credit", key: "router.kv_overlap_score_credit",
@@ -308,7 +315,7 @@ var settings = []struct {
 		flag: "router-overlap-refresh-after-secs", key: "queue.overlap_refresh_after_secs",
 		env:  []string{"DYN_ROUTER_OVERLAP_REFRESH_AFTER_SECS"},
 		text: "0.25", want: func(c *config.Config) { c.Queue.OverlapRefreshAfter = 250 * time.Millisecond },
-		bad: []string{"nan", "inf", "10s"},
+		bad: []string{"nan", "inf", "soon"},
 	},
 	{
 		flag: "router-overlap-refresh-after-secs", key: "queue.overlap_refresh_after_secs",
@@ -340,9 +347,10 @@ var settings = []struct {
 		bad: []string{"-1", "-1e-9", "nan", "inf", "1e999", "x"},
 	},
 	{
-		flag: "overload-retry-after-secs", key: "overload.retry_after_secs", env: []string{"SELECT_SERVICE_OVERLOAD_RETRY_AFTER_SECS"},
-		text: "86400", want: func(c *config.Config) { c.Overload.RetryAfter = 24 * time.Hour },
-		bad: []string{"-1", "86401", "1.5", "1s", "none", "9999999999999999999999"},
+		flag: "overload-retry-after-secs", key: "overload.retry_after_secs",
+		env:  []string{"SELECT_SERVICE_OVERLOAD_RETRY_AFTER_SECS", "DYN_EPP_SHED_RETRY_AFTER_SECS"},
+		text: "86400", want: func(c *config.Config) { c.Overload.RetryAfter = new(24 * time.Hour) },
+		bad: []string{"-1", "86401", "1.5", "25h", "9999999999999999999999"},
 	},
 	{
 		flag: "metrics-dynamo-aliases", key: "metrics.dynamo_aliases", env: []string{"SELECT_SERVICE_METRICS_DYNAMO_ALIASES"},
@@ -371,13 +379,8 @@ var settings = []struct {
 		bad: []string{"0", "-1s", "soon", "nan", "1e300", "721h"},
 	},
 	{
-		flag: "recovery-grace", key: "replicas.recovery_grace", env: []string{"SELECT_SERVICE_RECOVERY_GRACE"},
-		text: "0.5", want: func(c *config.Config) { c.Replicas.RecoveryGrace = 500 * time.Millisecond },
-		bad: []string{"0s", "10 m"},
-	},
-	{
 		flag: "log-level", key: "log.level", env: []string{"SELECT_SERVICE_LOG_LEVEL"},
-		text: "debug", want: func(c *config.Config) { c.Log.Level = "debug" },
+		text: "debug", want: func(c *config.Config) { c.Log.Level = zerolog.DebugLevel },
 		bad: []string{"loud", "INFO"},
 	},
 	{
@@ -416,7 +419,7 @@ func TestEverySource(t *testing.T) {
 		for name, start := range sources(s.flag, s.key, s.env, s.text) {
 			t.Run(name+"="+s.text, func(t *testing.T) {
 				got := start.mustLoad(t)
-				got.Queue.Policy, got.WorkerSelection.Policies = nil, nil // TestPolicyFile and TestPolicyFileSections look at them
+				got.Queue.File, got.WorkerSelection.Policies = nil, nil // TestPolicyFile and TestPolicyFileSections look at them
 				want := config.Default()
 				s.want(&want)
 				equal(t, got, want)
@@ -568,7 +571,7 @@ func TestPolicyFile(t *testing.T) {
 		env:   map[string]string{"DYN_ROUTER_POLICY_CONFIG": "p"},
 		files: map[string]string{"p": policy},
 	}.mustLoad(t)
-	if got.Queue.Policy == nil || !got.Queue.Enabled() {
+	if got.Queue.File == nil || !got.Queue.Enabled() {
 		t.Errorf("Queue = %+v, want the parsed policy", got.Queue)
 	}
 	if config.Default().Queue.Enabled() {
@@ -846,6 +849,28 @@ func TestRemoved(t *testing.T) {
 		setup{env: map[string]string{env: ""}}.mustLoad(t)
 		setup{args: []string{"slots"}, env: map[string]string{env: "k"}}.mustLoad(t)
 	}
+	for flag, other := range map[string]struct{ key, why string }{
+		"ui-base":                {"server.ui_base", "set --ui to the path"},
+		"proxy-idle-timeout":     {"proxy.idle_timeout", "it is always 4s"},
+		"max-snapshot-readers":   {"limits.max_snapshot_readers", "it is always 64"},
+		"kube-block-size":        {"", "set kubernetes.block_size in the configuration file, or DYN_KV_CACHE_BLOCK_SIZE instead"},
+		"kube-pools":             {"", "set kubernetes.pools in the configuration file"},
+		"tokenizer-max-answer":   {"", "set gateway.tokenizer_max_answer in the configuration file, or DYN_EPP_TOKENIZER_MAX_RESPONSE_BYTES"},
+		"max-reservation-blocks": {"limits.max_reservation_blocks", "it is always 4194304"},
+	} {
+		env := "SELECT_SERVICE_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+		mustFail(t, setup{args: []string{"--" + flag, "1"}}, "--"+flag+": ", other.why)
+		mustFail(t, setup{env: map[string]string{env: "1"}}, env+": ", other.why)
+		if group, name, ok := strings.Cut(other.key, "."); ok {
+			mustFail(t, fromFile(group+": {"+name+": 1}"), other.key, other.why)
+		}
+		slots := setup{args: []string{"slots"}, env: map[string]string{env: "1"}}
+		if strings.HasPrefix(flag, "max-") {
+			mustFail(t, slots, env+": ")
+		} else {
+			slots.mustLoad(t)
+		}
+	}
 }
 
 func fromFile(content string) setup {
@@ -862,13 +887,13 @@ func TestAddress(t *testing.T) {
 // TestWeightsFollowContract: choices, and the policies that use the service's weights, count a
 // request and the cached prefix as the contract does.
 func TestWeightsFollowContract(t *testing.T) {
-	for contract, want := range map[string]selector.Weights{
-		config.Contract13: {}, config.Contract16: {PrefixOnly: true, ActiveRequests: 0.5},
+	for version, want := range map[contract.Version]selector.Weights{
+		contract.V13: {}, contract.V16: {PrefixOnly: true, ActiveRequests: 0.5},
 	} {
 		conf := config.Default()
-		conf.Server.Contract, conf.Router.ActiveRequests = contract, 0.5
+		conf.Server.Contract, conf.Router.ActiveRequests = version, 0.5
 		if got := conf.Weights(); got.PrefixOnly != want.PrefixOnly || got.ActiveRequests != want.ActiveRequests {
-			t.Errorf("contract %s: %+v", contract, got)
+			t.Errorf("contract %s: %+v", version, got)
 		}
 	}
 }

@@ -7,17 +7,21 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
+
+	"github.com/select-service/select-service/internal/selection/admission"
+	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/internal/workers/enginelist"
 )
 
-//go:generate go test -run=^TestReference$ . -rewrite
+//go:generate go test -run=^Test(Reference|ShippedFile)$ . -rewrite
 
 // option is one setting: its names in every source, its field, and the help text.
 type option struct {
 	key  string   // in the file, "group.name"; empty: environment only
-	flag string   // without dashes; empty: environment only
-	env  []string // environment variables, the first one that is not empty counts; nil: that of the flag, see variable
+	flag string   // without dashes; empty: the file and the environment alone
+	env  []string // environment variables, the first one that is not empty counts; nil: that of the flag, if it has one, see variable
 	also []string // further environment variables, after env
 	hint string   // the placeholder of the value in the help text; empty: a boolean
 	help string   // what it does, and when to change it
@@ -52,11 +56,11 @@ func variable(flag string) string {
 	return prefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// named fills in the environment variables of options.
-func named(table []option) []option {
+// withVariables fills in the environment variables of options.
+func withVariables(table []option) []option {
 	for i := range table {
 		o := &table[i]
-		if o.env == nil {
+		if o.env == nil && o.flag != "" {
 			o.env = []string{variable(o.flag)}
 		}
 		o.env = append(o.env, o.also...)
@@ -152,7 +156,7 @@ var groups = []struct{ name, title string }{
 
 // options has everything that can be set: the settings, and the variables of Dynamo's router
 // that a shared environment may have.
-var options = named(slices.Concat(settings, gatewaySettings, proxySettings, kubernetesSettings, fleetSettings, dynamoCompat, dynamoPicker))
+var options = withVariables(slices.Concat(settings, gatewaySettings, proxySettings, kubernetesSettings, fleetSettings, dynamoCompat, dynamoPicker))
 
 // settings lists every setting, group by group. The DYN_ names and their
 // defaults are those of dynamo-kv-router 1.3.1, or of 1.6.1 where 1.3.1 has none.
@@ -160,292 +164,290 @@ var settings = []option{
 	{
 		key: "server.listen", flag: "listen", hint: "ADDRESS", repeats: true, slots: asVariable,
 		bind: func(c *Config) value { return listenAt(&c.Server.Listen) },
-		help: "Address of the HTTP listeners; or unix:///path for a socket file (mode 0660, plain HTTP) that serves " +
-			"programs on this machine what --port serves. For several, repeat the flag or separate them by commas. " +
-			"With sockets alone there is no HTTP port. Without --tokens-file anybody may do everything: name one " +
-			"interface if the default, all of them, reaches beyond a trusted network.",
+		help: "The address of the HTTP listeners. unix:///path is a socket file (mode 0660, plain HTTP), which serves " +
+			"programs on this machine what --port serves. For several addresses, repeat the flag or separate them by " +
+			"commas. With sockets alone there is no HTTP port. Without --tokens-file anybody who reaches the listener " +
+			"may do everything: name one interface if the default, all of them, reaches beyond a trusted network.",
 	},
 	{
 		key: "server.port", flag: "port", also: []string{"DYN_EPP_SELECTION_HTTP_PORT"}, hint: "PORT",
 		bind: func(c *Config) value { return integer(&c.Server.Port, 0, math.MaxUint16) },
-		help: "Port of the HTTP listener. 0 takes a free port and logs it, for tests.",
+		help: "The port of the HTTP listener. 0 takes a free port and logs it, for tests.",
 	},
 	{
 		key: "server.slots_port", flag: "slots-port", hint: "PORT",
 		slotsHelp: "Port of the HTTP listener.", slots: asFlag, slotsFlag: "port",
 		bind: func(c *Config) value { return integer(&c.Server.SlotsPort, 0, math.MaxUint16) },
-		help: "Port of a listener of its own for the slot tracker's routes; 8091 is usual, 0 is none. Set it " +
-			"for clients of the slot tracker, which know no path prefix; its routes are under /slots of " +
-			"the HTTP listener in any case.",
+		help: "The port of a separate listener for the slot tracker's routes. 8091 is usual; 0 opens none. Set it for " +
+			"clients of the slot tracker that know no path prefix. The routes are under /slots of the HTTP listener in " +
+			"any case.",
 	},
 	{
 		key: "server.conductor_port", flag: "conductor-port", hint: "PORT",
 		bind: func(c *Config) value { return integer(&c.Server.ConductorPort, 0, math.MaxUint16) },
-		help: "Port of a listener of its own for Mooncake Conductor's indexer API; 13333 is usual, 0 is none. " +
-			"Set it for routers that know no path prefix; its routes are under /conductor of the HTTP " +
-			"listener in any case.",
+		help: "The port of a separate listener for the indexer API of Mooncake Conductor. 13333 is usual; 0 opens none. " +
+			"Set it for routers that know no path prefix. The routes are under /conductor of the HTTP listener in any " +
+			"case.",
 	},
 	{
 		key: "server.admin_listen", flag: "admin-listen", hint: "HOST:PORT", slots: asFlag,
 		bind: func(c *Config) value { return hostPort(&c.Server.AdminListen) },
-		help: "Address of a listener of its own for the operators' routes (and lists), which the other listeners " +
-			"then answer with 404. Set it where callers and operators are on different networks.",
+		help: "The address of a separate listener for the operators' routes and lists. The other listeners then answer " +
+			"those routes with 404. Set it where callers and operators are on different networks.",
 	},
 	{
 		key: "server.debug_listen", flag: "debug-listen", hint: "HOST:PORT", slots: asFlag,
 		bind: func(c *Config) value { return hostPort(&c.Server.DebugListen) },
-		help: "Address of a listener of its own for profiles (/debug/pprof/) and variables (/debug/vars) of the " +
-			"process, which no other listener has. Best on the loopback: profiles cost CPU, and show what the " +
+		help: "The address of a separate listener for profiles (/debug/pprof/) and variables (/debug/vars) of the " +
+			"process. No other listener has them. It is best on the loopback: profiles cost CPU, and they show what the " +
 			"process works on.",
 	},
 	{
-		key: "server.ui", flag: "ui", hint: "on|off",
-		bind: func(c *Config) value { return boolean(&c.Server.UI) },
-		help: "The operators' page, at /ui/ of the HTTP listener, or of --admin-listen where that is set. Its files are " +
-			"public; what it shows, it reads with the caller's token. Off, there is none.",
-	},
-	{
-		key: "server.ui_base", flag: "ui-base", hint: "PATH",
-		bind: func(c *Config) value { return pathPrefix(&c.Server.UIBase) },
-		help: "Path below which a proxy shows the service, such as /select-service. Set it where that is not the root; " +
-			"the proxy may cut it or pass it on.",
+		key: "server.ui", flag: "ui", hint: "on|off|PATH",
+		bind: func(c *Config) value { return page(&c.Server.UI) },
+		help: "The operators' page is at /ui/ of the HTTP listener, or of --admin-listen where that is set. Its files are " +
+			"public; what it shows, it reads with the caller's token. Set off to have no page. Set a path, such as " +
+			"/select-service, where a proxy shows the service below that path; the proxy may cut it or pass it on.",
 	},
 	{
 		key: "server.contract", flag: "contract", hint: "1.3|1.6", slots: asVariable,
-		bind: func(c *Config) value { return choice(&c.Server.Contract, Contract13, Contract16) },
-		help: "Contract of Dynamo's selection service to follow: how the process behaves, and the names and " +
-			"statuses of paths without a prefix. Set 1.6 for clients of the newer release; /v1.3 and /v1.6 " +
-			"speak either dialect in any case.",
+		bind: func(c *Config) value { return named(&c.Server.Contract, contract.V13, contract.V16) },
+		help: "The contract of Dynamo's selection service that the process follows. It decides how the process behaves, " +
+			"and the names and statuses of paths without a prefix. Set 1.6 for clients of the newer release. /v1.3 and " +
+			"/v1.6 speak either dialect in any case.",
 	},
 	{
 		key: "server.advertise_url", flag: "advertise-url", hint: "URL", slots: asVariable,
 		bind: func(c *Config) value { return httpBase(&c.Server.AdvertiseURL) },
-		help: "HTTP base URL under which other replicas reach this one to read its reservations. By default http:// " +
-			"(with TLS https://) with the listener's address and port; if the listener is on all addresses, the " +
-			"address at which a replica follows this one. Set it where ports are mapped.",
+		help: "The base URL under which other replicas reach this one to read its reservations. By default it has the " +
+			"scheme, address and port of the HTTP listener. If the listener is on all addresses, it has the address at " +
+			"which a replica follows this one. Set it where ports are mapped.",
 	},
 
 	{
 		key: "tls.cert", flag: "tls-cert", hint: "FILE", slots: asFlag,
 		bind: func(c *Config) value { return text(&c.TLS.Cert) },
-		help: "Certificate chain (PEM) that every HTTP listener shows: they then speak TLS 1.3 or 1.2 and no " +
-			"plain HTTP. It and the other files of this group are read again when they change, and at SIGHUP.",
+		help: "The certificate chain (PEM) that every HTTP listener shows. The listeners then speak TLS 1.3 or 1.2 and no " +
+			"plain HTTP. All files of this group are read again when they change, and at SIGHUP.",
 	},
 	{
 		key: "tls.key", flag: "tls-key", hint: "FILE", slots: asFlag,
 		bind: func(c *Config) value { return text(&c.TLS.Key) },
-		help: "Key (PEM) of --tls-cert.",
+		help: "The key (PEM) of --tls-cert.",
 	},
 	{
 		key: "tls.client_ca", flag: "tls-client-ca", hint: "FILE", slots: asFlag,
 		bind: func(c *Config) value { return text(&c.TLS.ClientCA) },
-		help: "Authorities (PEM) one of which must have signed the certificate of every caller (mTLS).",
+		help: "Authorities (PEM). One of them must have signed the certificate of every caller (mTLS).",
 	},
 	{
 		key: "tls.peer_ca", flag: "peer-ca", hint: "FILE", slots: asFlag,
 		bind: func(c *Config) value { return text(&c.TLS.PeerCA) },
-		help: "Authorities (PEM) of the other replicas, whose index and reservations are read; by default the " +
-			"system's. With it or --peer-cert they are read over https only.",
+		help: "Authorities (PEM) of the other replicas, whose index and reservations are read. By default they are the " +
+			"system's. With this option or --peer-cert, replicas are read over https only.",
 	},
 	{
 		key: "tls.peer_cert", flag: "peer-cert", hint: "FILE", slots: asFlag,
 		bind: func(c *Config) value { return text(&c.TLS.PeerCert) },
-		help: "Certificate chain (PEM) that reads from other replicas show; set it where they have --tls-client-ca.",
+		help: "The certificate chain (PEM) that this replica shows when it reads from others. Set it where they have " +
+			"--tls-client-ca.",
 	},
 	{
 		key: "tls.peer_key", flag: "peer-key", hint: "FILE", slots: asFlag,
 		bind: func(c *Config) value { return text(&c.TLS.PeerKey) },
-		help: "Key (PEM) of --peer-cert.",
+		help: "The key (PEM) of --peer-cert.",
 	},
 	{
 		key: "tls.engine_ca", flag: "engine-ca", hint: "FILE",
 		bind: func(c *Config) value { return text(&c.TLS.EngineCA) },
-		help: "Authorities (PEM) of engines behind https, where their metrics are read, where they describe themselves, and " +
-			"where they or the server of --tokenizer-url are asked for tokens; by default the system's.",
+		help: "Authorities (PEM) of engines behind https: where their metrics are read, where they describe themselves, " +
+			"and where they or the server of --tokenizer-url are asked for tokens. By default they are the system's.",
 	},
 	{
 		key: "tls.engine_cert", flag: "engine-cert", hint: "FILE",
 		bind: func(c *Config) value { return text(&c.TLS.EngineCert) },
-		help: "Certificate chain (PEM) that reads from engines show; set it where they want one.",
+		help: "The certificate chain (PEM) that engines are shown. Set it where they want one.",
 	},
 	{
 		key: "tls.engine_key", flag: "engine-key", hint: "FILE",
 		bind: func(c *Config) value { return text(&c.TLS.EngineKey) },
-		help: "Key (PEM) of --engine-cert.",
+		help: "The key (PEM) of --engine-cert.",
 	},
 
 	{
 		key: "workers.file", flag: "workers-file", hint: "FILE",
 		bind: func(c *Config) value { return text(&c.Workers.File) },
-		help: "File (YAML or JSON) with the full set of workers, as PUT /workers takes it; it is followed while " +
-			"the service runs. Set it where configuration management or a mounted ConfigMap knows the " +
-			"workers; PUT /workers is then refused.",
+		help: "A file (YAML or JSON) with the full set of workers, as PUT /workers takes it. Its changes are followed " +
+			"while the service runs. Set it where configuration management or a mounted ConfigMap knows the workers. " +
+			"PUT /workers is then refused.",
 	},
 	{
 		key: "workers.engines", flag: "engines", hint: "URLS", repeats: true,
 		bind: func(c *Config) value { return list(&c.Workers.Engines, enginelist.Check) },
-		help: "Engines (http://HOST:PORT) that are registered at the start and describe themselves, with " +
-			"those of a workers file; PUT /workers is then refused. vllm=URL assumes vLLM's default event port " +
-			"where it does not tell it, trtllm=URL that of TensorRT-LLM. Set it for a fixed fleet of engines.",
+		help: "Engines (http://HOST:PORT) that are registered at the start and describe themselves. A workers file may " +
+			"name others. PUT /workers is then refused. vllm=URL assumes the default event port of vLLM if the engine " +
+			"does not tell its own; trtllm=URL assumes that of TensorRT-LLM. Set it if the engines have fixed " +
+			"addresses.",
 	},
 
 	{
 		key: "kv_events.enabled", flag: "use-kv-events", env: []string{"DYN_ROUTER_USE_KV_EVENTS", "DYN_USE_KV_EVENTS"},
 		bind: func(c *Config) value { return boolean(&c.KVEvents.Enabled) },
-		help: "Listen to the engines' KV events. Off, workers need no event endpoints and are chosen " +
-			"by load alone: for engines without prefix caching or without a publisher.",
+		help: "The service listens to the engines' KV events. Set it to false for engines without prefix caching or " +
+			"without a publisher: workers then need no event endpoints, and load alone decides.",
 	},
 	{
 		key: "kv_events.threads", flag: "threads", also: []string{"DYN_ROUTER_EVENT_THREADS", "DYN_EPP_SELECTION_INDEXER_THREADS"}, hint: "N",
 		bind: func(c *Config) value { return integer(&c.KVEvents.Threads, 1, MaxThreads) },
-		help: "Workers that decode KV events and apply them to the index. Raise it when events lag " +
-			"behind while cores are idle.",
+		help: "How many threads decode KV events and apply them to the index. Raise it when events lag behind while cores " +
+			"are idle.",
 	},
 	{
 		key: "kv_events.hybrid_exact", flag: "hybrid-exact",
 		bind: func(c *Config) value { return boolean(&c.KVEvents.HybridExact) },
-		help: "For engines that report several attention groups (sliding windows, Mamba, local chunks): count a " +
-			"cached prefix as far as all groups can serve it. Off, the main group alone counts, as in Dynamo, " +
+		help: "For engines that report several attention groups (sliding windows, Mamba, local chunks), a cached prefix " +
+			"counts as far as all groups can serve it. If this is false, the main group alone counts, as in Dynamo, " +
 			"which promises more than such an engine has.",
 	},
 	{
 		key: "kv_events.approximate_ttl_secs", flag: "router-ttl-secs", hint: "SECONDS",
-		bind: func(c *Config) value { return seconds(&c.KVEvents.ApproximateTTL) },
-		help: "With the 1.6 contract and without KV events a prompt that was booked on a rank counts as " +
-			"cached there this long, 30 days at most; 0 predicts nothing. Set it to about what the engines' caches hold.",
+		bind: func(c *Config) value { return seconds.of(&c.KVEvents.ApproximateTTL) },
+		help: "With the 1.6 contract and without KV events, a prompt that was booked on a rank counts as cached there for " +
+			"so long, 30 days at most. 0 predicts nothing. Set it to about the time that the engines keep a prompt.",
 	},
 	{
 		key: "kv_events.approximate_cache_policy", flag: "router-approximate-cache-policy", hint: "ttl|lru",
 		bind: func(c *Config) value { return choice(&c.KVEvents.ApproximatePolicy, PolicyTTL, PolicyLRU) },
-		help: "With lru, what was booked on a rank whose worker has total_kv_blocks counts as cached until the rank " +
-			"needs the room, as far as the reservations of this replica tell. Needs reservations that are freed when their requests end.",
+		help: "With lru, a prompt that was booked on a rank counts as cached there until the rank needs the room, as far " +
+			"as the reservations of this replica tell. The worker has to have total_kv_blocks, and reservations have to " +
+			"be freed when their requests end.",
 	},
 	{
 		key: "kv_events.predicted_ttl_secs", flag: "router-predicted-ttl-secs", hint: "SECONDS",
-		bind: func(c *Config) value { return optionalSeconds(&c.KVEvents.PredictedTTL) },
-		help: "With KV events a prompt that was booked on a rank counts as cached there this long even before the " +
-			"first event of it, 30 days at most. Set it for bursts of requests with a new prefix, to about the time " +
-			"from a reservation to its events.",
+		bind: func(c *Config) value { return seconds.orNone(&c.KVEvents.PredictedTTL) },
+		help: "With KV events, a prompt that was booked on a rank counts as cached there for so long before its first " +
+			"event comes, 30 days at most. Set it for bursts of requests with a new prefix, to about the time from a " +
+			"reservation to its events.",
 	},
 
 	{
 		key: "router.kv_overlap_score_credit", flag: "router-kv-overlap-score-credit", hint: "0..1",
 		bind: func(c *Config) value { return number(&c.Router.OverlapCredit) },
-		help: "Share of a cached device block that counts as prefill saved. Lower it to spread load at " +
-			"the price of cache hits; 0 ignores the caches. The 1.6 contract allows more than 1.",
+		help: "The share of a cached block on the device that counts as prefill saved. Lower it to spread load at the " +
+			"price of cache hits; 0 ignores the caches. The 1.6 contract allows more than 1.",
 	},
 	{
 		key: "router.kv_overlap_score_credit_decay", flag: "router-kv-overlap-score-credit-decay", hint: "X",
 		bind: func(c *Config) value { return number(&c.Router.CreditDecay) },
-		help: "Lowers the credit as the waiting prefill of a rank grows. Raise it when popular prefixes " +
-			"overload the ranks that hold them.",
+		help: "How much the credit falls as the waiting prefill of a rank grows. Raise it when popular prefixes overload " +
+			"the ranks that hold them.",
 	},
 	{
 		key: "router.prefill_load_scale", flag: "router-prefill-load-scale", hint: "X",
 		bind: func(c *Config) value { return number(&c.Router.PrefillScale) },
-		help: "Weight of prefill work against active decode blocks. Raise it to favour time to first " +
-			"token, lower it to favour even decode load.",
+		help: "The weight of prefill work against active decode blocks. Raise it to favour time to first token; lower it " +
+			"to favour even decode load.",
 	},
 	{
 		key: "router.host_cache_hit_weight", flag: "router-host-cache-hit-weight", hint: "0..1",
 		bind: func(c *Config) value { return fraction(&c.Router.Host) },
-		help: "Worth of a block in host memory against one on the device. Lower it where loading from " +
-			"the host is slow.",
+		help: "What a block in host memory is worth, compared with one on the device. Lower it where loading from the " +
+			"host is slow.",
 	},
 	{
 		key: "router.disk_cache_hit_weight", flag: "router-disk-cache-hit-weight", hint: "0..1",
 		bind: func(c *Config) value { return fraction(&c.Router.Disk) },
-		help: "Worth of a block on disk or in an external store against one on the device. Lower it " +
-			"where reading it costs as much as computing it.",
+		help: "What a block on disk or in an external store is worth, compared with one on the device. Lower it where " +
+			"reading a block costs as much as computing it.",
 	},
 	{
 		key: "router.decode_active_request_weight", flag: "router-decode-active-request-weight", hint: "X",
 		bind: func(c *Config) value { return number(&c.Router.ActiveRequests) },
-		help: "Blocks that each active request of a rank adds to its cost (1.6 contract). Raise it where " +
-			"many short requests slow a rank down more than their blocks say.",
+		help: "How many blocks each active request of a rank adds to its cost (1.6 contract). Raise it where many short " +
+			"requests slow a rank down more than their blocks say.",
 	},
 	{
 		key: "router.temperature", flag: "router-temperature", hint: "X",
 		bind: func(c *Config) value { return number(&c.Router.Temperature) },
-		help: "Softmax temperature of the choice. 0 always takes the cheapest rank; raise it when several " +
-			"selectors without replica synchronisation send bursts to the same rank.",
+		help: "The softmax temperature of the choice. 0 always takes the cheapest rank. Raise it when several selectors " +
+			"without replica synchronisation send bursts to the same rank.",
 	},
 	{
 		key: "router.track_prefill_tokens", flag: "router-track-prefill-tokens",
 		bind: func(c *Config) value { return boolean(&c.Router.TrackPrefill) },
-		help: "Count prompt tokens as load until prefill completes. Off where the workers only decode.",
+		help: "Prompt tokens count as load until prefill completes. Set it to false where the workers only decode.",
 	},
 	{
 		key: keyPolicyType, flag: "policy", hint: "TYPE",
 		bind: func(c *Config) value { return checkedText(&c.WorkerSelection.Type, policies.TypeName) },
-		help: "Type of the selection policy for all models, with its default parameters: predicted-ttft, " +
-			"dynamo-default-cost-fn, least-loaded and others, see docs/how-it-works/policies.md. Without it, models that a gateway " +
-			"or proxy port serves have predicted-ttft and others Dynamo's cost. A policy file that names a policy, and " +
-			"--router-worker-selection-policy, exclude it.",
+		help: "The type of the selection policy for all models, with its default parameters: predicted-ttft, " +
+			"dynamo-default-cost-fn, least-loaded and others, see docs/how-it-works/policies.md. Without this option, " +
+			"models that a gateway or proxy port serves have predicted-ttft, and others have Dynamo's cost. It cannot " +
+			"be combined with --router-worker-selection-policy, nor with a policy file that names a policy.",
 	},
 	{
 		key: "router.worker_selection_policy", flag: "router-worker-selection-policy", hint: "NAME",
 		bind: func(c *Config) value { return text(&c.WorkerSelection.Name) },
-		help: "Name of the policy instance that decides for all models, or default for the built-in cost. " +
-			"It goes before what worker_selection in the policy file says, shadows excepted; set it to change " +
-			"the policy, or to go back, without changing the file.",
+		help: "The name of the policy instance that decides for all models; default is the built-in cost. It goes before " +
+			"what worker_selection in the policy file says, shadows excepted. Set it to change the policy, or to go " +
+			"back, without changing the file.",
 	},
 
 	{
 		key: "queue.threshold", flag: "router-queue-threshold", hint: "X|none",
 		bind: func(c *Config) value { return optionalNumber(&c.Queue.Threshold) },
-		help: "A rank is busy above X times its max_num_batched_tokens of prefill (workers must then name " +
-			"max_num_batched_tokens). Set it to hold requests back instead of piling them up; none " +
-			"never queues.",
+		help: "A rank is busy if its waiting prefill is above this multiple of its max_num_batched_tokens, which workers " +
+			"must then name. Set it to hold requests back instead of piling them up. With none no request waits.",
 	},
 	{
 		key: "queue.order", flag: "router-queue-policy", hint: "ORDER",
-		bind: func(c *Config) value { return choice(&c.Queue.Order, "fcfs", "lcfs", "wspt") },
-		help: "Order of waiting requests without a policy file: fcfs, first come first served; lcfs, last come " +
-			"first served; wspt, those with the fewest uncached tokens for their priority.",
+		bind: func(c *Config) value { return named(&c.Queue.Order, admission.FCFS, admission.LCFS, admission.WSPT) },
+		help: "The order of waiting requests without a policy file: fcfs is first come first served, lcfs is last come " +
+			"first served, and wspt takes those with the fewest uncached tokens for their priority.",
 	},
 	{
 		key: "queue.policy_config", flag: "router-policy-config", hint: "FILE",
 		bind: func(c *Config) value { return text(&c.Queue.PolicyFile) },
-		help: "Policy file (YAML), read at start: queue classes with their order and limits, which replace the " +
-			"threshold, and worker_selection, which policy chooses workers. Set it to keep kinds of traffic " +
-			"apart, or to choose otherwise than Dynamo.",
+		help: "A policy file (YAML), which is read at the start. It has queue classes with their order and limits, which " +
+			"replace the threshold, and it says in worker_selection which policy chooses workers. Set it to keep kinds " +
+			"of traffic apart, or to choose otherwise than Dynamo.",
 	},
 	{
 		key: "queue.overlap_refresh_after_secs", flag: "router-overlap-refresh-after-secs", hint: "SECONDS",
-		bind: func(c *Config) value { return anySeconds(&c.Queue.OverlapRefreshAfter) },
-		help: "A request that waited this long is matched with the caches again when it is admitted; " +
-			"0 or less never does. Lower it where caches turn over quickly.",
+		bind: func(c *Config) value { return anySeconds.of(&c.Queue.OverlapRefreshAfter) },
+		help: "A request that has waited so long is matched with the caches again when it is admitted. 0 or less never " +
+			"does this. Lower it where caches turn over quickly.",
 	},
 
 	{
 		key: "selections.session_affinity_ttl_secs", flag: "session-affinity-ttl-secs", hint: "SECONDS",
-		bind: func(c *Config) value { return whole(&c.Selections.SessionTTL, time.Second, 0, maxSessionTTL) },
-		help: "Requests with the same session_id go to the same rank until the session was idle for so long, " +
-			"1 to 31536000; 0 is off. Set it for conversations that engines should keep. Replicas " +
-			"that share reservations share it.",
+		bind: func(c *Config) value { return wholeSeconds(0, maxSessionTTL).of(&c.Selections.SessionTTL) },
+		help: "Requests with the same session_id go to the same rank until the session was idle for so long, from 1 to " +
+			"31536000. 0 switches this off. Set it for conversations that engines should keep. Replicas that share " +
+			"reservations share sessions.",
 	},
 	{
 		key: "selections.cache_ttl_secs", flag: "selection-cache-ttl-secs", hint: "SECONDS",
-		bind: func(c *Config) value { return seconds(&c.Selections.Pending.TTL) },
-		help: "How long a /select with a selection_id can be booked by that id alone, 30 days at most; 0 keeps none.",
+		bind: func(c *Config) value { return seconds.of(&c.Selections.Pending.TTL) },
+		help: "For how long a /select with a selection_id can be booked by that id alone, 30 days at most. 0 keeps no " +
+			"selection.",
 	},
 	{
 		key: "selections.cache_max_entries", flag: "selection-cache-max-entries", hint: "N",
 		bind: func(c *Config) value { return integer(&c.Selections.Pending.Entries, 0, math.MaxInt32) },
-		help: "How many such selections are kept, the oldest out first; 0 keeps none.",
+		help: "How many such selections are kept. Beyond it the oldest goes. 0 keeps no selection.",
 	},
 	{
 		key: "selections.cache_max_bytes", flag: "selection-cache-max-bytes", hint: "BYTES",
 		bind: func(c *Config) value { return integer(&c.Selections.Pending.Bytes, 0, math.MaxInt) },
-		help: "How much memory these selections may take; each takes both lists of its prompt's hashes and about 384 " +
-			"bytes. 0 keeps none.",
+		help: "How much memory these selections may take. Each takes both lists of its prompt's hashes and about 384 " +
+			"bytes. 0 keeps no selection.",
 	},
 	{
 		key: "selections.decisions_bytes", flag: "decisions-bytes", hint: "BYTES",
 		bind: func(c *Config) value { return integer(&c.Selections.DecisionBytes, 0, math.MaxInt) },
-		help: "About how much memory the recent decisions of GET /decisions may take; 0 keeps none. Above a hundred " +
-			"decisions a second, only a part is kept.",
+		help: "About how much memory the recent decisions of GET /decisions may take. 0 keeps none. Above a hundred " +
+			"decisions a second only a part of them is kept.",
 	},
 	{
 		key: "selections.decode_busy_threshold", flag: "decode-busy-threshold", env: []string{"DYN_ROUTER_CONDITIONAL_DISAGG_DECODE_BUSY_THRESHOLD"}, hint: "X|none",
@@ -461,279 +463,256 @@ var settings = []option{
 
 	{
 		key: "reservations.lifetime_secs", flag: "active-request-expiry-secs", env: []string{"DYN_ROUTER_ACTIVE_REQUEST_EXPIRY_SECS"}, hint: "SECONDS", slots: asVariable,
-		bind: func(c *Config) value { return whole(&c.Reservations.Lifetime, time.Second, time.Second, maxDuration) },
-		help: "A reservation without a lease ends by itself after so long, as its caller must have gone. Raise it " +
-			"where answers take longer; replicas should agree on it.",
+		bind: func(c *Config) value { return wholeSeconds(time.Second, maxDuration).of(&c.Reservations.Lifetime) },
+		help: "A reservation without a lease ends by itself after so long, because its caller must have gone. Raise it " +
+			"where answers take longer. Replicas should have the same value.",
 	},
 
 	{
 		key: "engines.token_file", flag: "engine-token-file", hint: "FILE",
 		bind: func(c *Config) value { return text(&c.Engines.TokenFile) },
-		help: "File with the bearer token that engines are shown, where their metrics are read, where they describe " +
-			"themselves, and where they are asked for tokens; it is read again when it changes. Every registered URL gets it: it needs --allow-endpoints; use https.",
-	},
-	{
-		key: "engines.reported_load_ttl", flag: "reported-load-ttl", hint: "DURATION",
-		bind: func(c *Config) value { return duration(&c.Engines.ReportedLoadTTL) },
-		help: "How long what an engine says of its load counts; at least 2.5 times as long as its source is quiet between " +
-			"two reports.",
+		help: "A file with the bearer token that engines are shown: where their metrics are read, where they describe " +
+			"themselves, and where they are asked for tokens. It is read again when it changes. The engine of every " +
+			"registered URL gets the token, so this option needs --allow-endpoints. Use it with https.",
 	},
 	{
 		key: "engines.stalled_after", flag: "stalled-after", hint: "DURATION",
-		bind: func(c *Config) value { return delay(&c.Engines.StalledAfter) },
-		help: "An engine whose load reports show unfinished work, and that gives no sign of life for so long and for four " +
-			"times the predicted time of its oldest prefill, gets no new requests but one in 10 s, nor does one whose load " +
-			"source has been quiet for 15 s. 0 excludes none.",
+		bind: func(c *Config) value { return delay.of(&c.Engines.StalledAfter) },
+		help: "An engine counts as stalled if its load reports show unfinished work and it gives no sign of life for so " +
+			"long, and for four times the predicted time of its oldest prefill. It then gets no new requests but one in " +
+			"10 seconds. The same holds for an engine whose load source has been quiet for 15 seconds. 0 excludes no " +
+			"engine.",
 	},
 	{
 		key: "engines.warmup_share", flag: "warmup-share", hint: "0..1|none",
 		bind: func(c *Config) value { return share(&c.Engines.WarmupShare) },
-		help: "This share of the requests of which no rank has more than a quarter cached goes to new or emptied ranks, by " +
-			"load alone, so that their caches fill. Set it where workers come and go; 0.25 is a start.",
-	},
-	{
-		key: "engines.warmup_seconds", flag: "warmup-seconds", hint: "SECONDS",
-		bind: func(c *Config) value { return whole(&c.Engines.Warmup, time.Second, time.Second, maxDuration) },
-		help: "How long a rank counts as new for that.",
+		help: "This share of the requests of which no rank has more than a quarter cached goes to new or emptied ranks, " +
+			"by load alone, so that their caches fill. A rank is new for a minute. Set it where workers come and go; " +
+			"0.25 is a start.",
 	},
 
 	{
 		key: "overload.active_decode_blocks_threshold", flag: "active-decode-blocks-threshold", env: []string{"DYN_ACTIVE_DECODE_BLOCKS_THRESHOLD"}, hint: "0..1|none",
 		bind: func(c *Config) value { return share(&c.Overload.Thresholds.DecodeBlocks) },
-		help: "A rank is busy above this share of its total_kv_blocks; ranks whose worker does not name " +
-			"them are not judged by it. A worker is busy if all its ranks are. Set it to protect " +
-			"decode; /busy_threshold changes it per model.",
+		help: "A rank is busy above this share of its total_kv_blocks. Ranks whose worker does not name them are not " +
+			"judged by it. A worker is busy if all its ranks are. Set it to protect decode; /busy_threshold changes it " +
+			"for a model.",
 	},
 	{
 		key: "overload.active_prefill_tokens_threshold", flag: "active-prefill-tokens-threshold", env: []string{"DYN_ACTIVE_PREFILL_TOKENS_THRESHOLD"}, hint: "N|none",
 		bind: func(c *Config) value { return count(&c.Overload.Thresholds.PrefillTokens) },
-		help: "A rank is busy above this many prompt tokens whose prefill is not complete. Set it to " +
-			"bound the time to first token; /busy_threshold changes it per model.",
+		help: "A rank is busy above this many prompt tokens whose prefill is not complete. Set it to bound the time to " +
+			"first token; /busy_threshold changes it for a model.",
 	},
 	{
 		key: "overload.active_prefill_tokens_threshold_frac", flag: "active-prefill-tokens-threshold-frac",
 		env: []string{"DYN_ACTIVE_PREFILL_TOKENS_THRESHOLD_FRAC"}, hint: "X|none",
 		bind: func(c *Config) value { return multiple(&c.Overload.Thresholds.PrefillFraction) },
-		help: "The same as X times the worker's max_num_batched_tokens, where that is known: one figure " +
-			"for workers of different sizes. It may be above 1.",
+		help: "The same as a multiple of the worker's max_num_batched_tokens, where that is known, so that one figure " +
+			"fits workers of different sizes. It may be above 1.",
 	},
 	{
-		key: "overload.retry_after_secs", flag: "overload-retry-after-secs", hint: "SECONDS",
-		bind: func(c *Config) value { return whole(&c.Overload.RetryAfter, time.Second, 0, maxRetryAfter) },
-		help: "Retry-After header of those refusals; 0 sends none. Set it for clients and proxies that " +
-			"heed it and have no back-off of their own.",
+		key: "overload.retry_after_secs", flag: "overload-retry-after-secs", also: []string{"DYN_EPP_SHED_RETRY_AFTER_SECS"}, hint: "SECONDS|none",
+		bind: func(c *Config) value { return wholeSeconds(0, maxRetryAfter).orNone(&c.Overload.RetryAfter) },
+		help: "The Retry-After header of those refusals, and of requests through the gateway or the proxy for which there " +
+			"is no room. 0 sends none. Without this option the gateway and the proxy send 1, and the HTTP API sends " +
+			"none. Set it for clients that heed the header and have no back-off of their own.",
 	},
 
 	{
 		key: "replicas.indexer_peers", flag: "indexer-peers", hint: "URL,...",
 		bind: func(c *Config) value { return list(&c.Replicas.IndexerPeers, httpURL) },
-		help: "HTTP URLs of selectors or indexers whose /dump fills the index at start, in this order " +
-			"until one has given all of it, so that a new selector knows the caches at once.",
+		help: "HTTP URLs of selectors or indexers. At the start the index is filled from the /dump of the first one that " +
+			"gives all of it, in this order, so that a new selector knows the caches at once.",
 	},
 	{
 		key: "replicas.recovery_deadline", flag: "recovery-deadline", hint: "DURATION",
-		bind: func(c *Config) value { return duration(&c.Replicas.RecoveryDeadline) },
-		help: "How long /ready waits for the recovery from the indexer peers, and for the reservations of " +
-			"the other replicas; the recovery itself goes on. Raise it where an index takes longer and " +
-			"cold selections are worse than late ones.",
-	},
-	{
-		key: "replicas.recovery_grace", flag: "recovery-grace", hint: "DURATION",
-		bind: func(c *Config) value { return duration(&c.Replicas.RecoveryGrace) },
-		help: "How long recovered blocks wait for their worker to register. Raise it where workers are " +
-			"registered later than that after a start.",
+		bind: func(c *Config) value { return duration.of(&c.Replicas.RecoveryDeadline) },
+		help: "How long /ready waits for the index of the indexer peers, and for the reservations of the other replicas. " +
+			"The recovery itself goes on afterwards. Raise it where an index takes longer and cold selections are worse " +
+			"than late ones.",
 	},
 	{
 		key: "replicas.peer_token_file", flag: "peer-token-file", hint: "FILE", slots: asFlag,
 		bind: func(c *Config) value { return text(&c.Replicas.PeerTokenFile) },
-		help: "File with the token that reads from other replicas show; it is read again when it changes. It goes " +
-			"to the URLs of --indexer-peers and to the hosts of replica sync peers, and nowhere else.",
+		help: "A file with the token that this replica shows when it reads from others. It is read again when it changes. " +
+			"The token goes to the URLs of --indexer-peers and to the hosts of replica sync peers, and nowhere else.",
 	},
 	{
 		key: "replicas.sync_port", flag: "replica-sync-port", also: []string{"DYN_EPP_REPLICA_SYNC_PORT"}, hint: "PORT",
 		bind: func(c *Config) value { return replicaPort(&c.Replicas.SyncPort) },
-		help: "ZMQ port on which reservations are published to other replicas, on all addresses; set it when " +
-			"several selectors share workers.",
+		help: "The ZMQ port, on all addresses, on which reservations are published to other replicas. Set it when several " +
+			"selectors share workers.",
 	},
 	{
 		key: "replicas.sync_bind", flag: "replica-sync-bind", hint: "ENDPOINT", slots: asFlag,
 		bind: func(c *Config) value { return endpoint(&c.Replicas.SyncBind, bindable) },
-		help: "ZMQ endpoint on which reservations are published to other replicas: the slot tracker's form of the " +
-			"replica sync port (tcp://*:PORT), which can also name one interface.",
+		help: "The ZMQ endpoint on which reservations are published to other replicas. It is the slot tracker's form of " +
+			"the replica sync port (tcp://*:PORT), and can also name one interface.",
 	},
 	{
 		key: "replicas.sync_advertise", flag: "replica-sync-advertise", hint: "ENDPOINT", slots: asFlag,
 		bind: func(c *Config) value { return endpoint(&c.Replicas.SyncAdvertise, nil) },
-		help: "This replica's own endpoint, as the other replicas name it. It is refused as a peer: at start, and when " +
-			"it is registered, for example by a script that registers all replicas at each.",
+		help: "The endpoint of this replica, as the other replicas name it. It is refused as a peer, both at the start " +
+			"and when it is registered, for example by a script that registers all replicas at each.",
 	},
 	{
 		key: "replicas.sync_peers", flag: "replica-sync-peers", hint: "ENDPOINT,...", slots: asFlag,
 		bind: func(c *Config) value { return list(&c.Replicas.SyncPeers, replicaEndpoint) },
-		help: "ZMQ endpoints (tcp://host:port) on which the other replicas publish their reservations; needs an " +
-			"endpoint of our own.",
+		help: "ZMQ endpoints (tcp://host:port) on which the other replicas publish their reservations. This replica needs " +
+			"an endpoint, too.",
 	},
 	{
 		key: "replicas.kube_peer_service", flag: "kube-peer-service", also: []string{"DYN_EPP_PEER_SERVICE"}, hint: "NAME",
 		bind: func(c *Config) value { return checkedText(&c.Replicas.KubePeerService, kubeName) },
-		help: "Service whose EndpointSlices have the other replicas; their reservations are followed, and the index is read from one of them at " +
-			"start. Needs POD_IP. --replica-sync-port is then 9092 unless it is given.",
+		help: "A Service whose EndpointSlices have the other replicas. Their reservations are followed, and the index is " +
+			"read from one of them at the start. It needs the variable POD_IP. --replica-sync-port is then 9092 unless " +
+			"it is given.",
 	},
 	{
 		key: "replicas.hosts", flag: "replica-hosts", hint: "HOST,...", slots: asFlag,
 		bind: func(c *Config) value { return list(&c.Replicas.Hosts, hostName) },
 		help: "Further hosts from which reservations may be read. The URL that a replica announces must lead to the host " +
-			"of its endpoint, or to one listed here, such as a proxy. In a fleet, where a replica has no endpoint: if given, " +
-			"the only hosts from which the index is read and to which the token goes; else --allow-endpoints says which.",
+			"of its endpoint, or to one listed here, such as a proxy. In a fleet replicas have no endpoints: these are " +
+			"then the only hosts from which the index is read and to which the token goes. Without this option " +
+			"--allow-endpoints says which hosts these are.",
 	},
 
 	{
 		key: "access.tokens_file", flag: "tokens-file", hint: "FILE", slots: asFlag,
 		bind: func(c *Config) value { return text(&c.Access.TokensFile) },
-		help: "File (YAML) with the hashes of the callers' tokens, the names of client certificates, and their " +
-			"roles; 'select-service token new' makes an entry. It is followed while the service runs. Without " +
-			"it anybody may do everything.",
+		help: "A file (YAML) with the hashes of the callers' tokens, the names of client certificates, and their roles. " +
+			"'select-service token new' makes an entry. Its changes are followed while the service runs. Without it " +
+			"anybody may do everything.",
 	},
 	{
 		key: "access.allowed_hosts", flag: "allowed-hosts", hint: "HOSTS", slots: asFlag,
 		bind: func(c *Config) value { return list(&c.Access.AllowedHosts, hostName) },
 		help: "Host names and addresses that requests to the HTTP listeners may name, beside the address at which a " +
-			"connection comes; * is any. By default listeners on the loopback accept their own names. Others then " +
-			"accept any name from programs, and without tokens from browsers only addresses, names without dots, " +
-			"*.svc, *.svc.cluster.local, *.localhost and their own names. Unix sockets never check it: a proxy in " +
-			"front of one has to.",
+			"connection comes; * is any. By default listeners on the loopback accept their own names. Other listeners " +
+			"accept any name from programs. Without tokens they accept from browsers only addresses, names without " +
+			"dots, *.svc, *.svc.cluster.local, *.localhost and their own names. Unix sockets never check the name: a " +
+			"proxy in front of one has to.",
 	},
 	{
 		key: "access.allow_endpoints", flag: "allow-endpoints", hint: "RULES", slots: asFlag,
 		bind: func(c *Config) value { return list(&c.Access.AllowEndpoints, endpointRule) },
-		help: "ZMQ endpoints that engines and replicas may have, such as tcp://10.0.0.0/8, tcp://10.0.0.0/8:5557, " +
+		help: "ZMQ endpoints that engines and replicas may have, such as tcp://10.0.0.0/8, tcp://10.0.0.0/8:5557 and " +
 			"tcp://engines.example:*. tcp://*:5557 allows that port to be bound here, for peers in the allowed " +
-			"networks. A name is checked by its address at each connection. In a fleet it also holds, whatever the ports are, for the " +
-			"hosts from which the index is read, unless --replica-hosts has them. Set it where callers that register are not trusted.",
+			"networks. A name is checked by its address at each connection. In a fleet the rules hold for the hosts " +
+			"from which the index is read, too, whatever the ports are, unless --replica-hosts names the hosts. Set " +
+			"this where callers that register workers are not trusted.",
 	},
 	{
 		key: "access.allow_ipc", flag: "allow-ipc", slots: asFlag,
 		bind: func(c *Config) value { return boolean(&c.Access.AllowIPC) },
-		help: "Also allow ipc:// endpoints, sockets in this machine's file system. Set it where engines on the " +
-			"same machine use them.",
+		help: "ipc:// endpoints, which are sockets in this machine's file system, are allowed, too. Set it where engines " +
+			"on the same machine use them.",
 	},
 
 	{
 		key: "data.dir", flag: "data-dir", hint: "DIRECTORY", slots: asFlag,
 		bind: func(c *Config) value { return text(&c.Data.Dir) },
-		help: "Directory for a snapshot of workers, bookings and index, written while the service runs and when it " +
-			"stops, and read at start. Set it where there is only one replica, which otherwise starts empty; with " +
-			"several, the state comes from the others. Only one process can use it.",
+		help: "A directory for a snapshot of workers, bookings and index. It is written while the service runs and when " +
+			"it stops, and it is read at the start. Set it where there is only one replica, which otherwise starts " +
+			"empty; with several, the state comes from the others. Only one process can use a directory.",
 	},
 	{
 		key: "data.snapshot_interval", flag: "snapshot-interval", hint: "DURATION", slots: asFlag,
-		bind: func(c *Config) value { return duration(&c.Data.SnapshotInterval) },
-		help: "Time between two snapshots in --data-dir. What is booked after the last one is lost if the process " +
-			"is killed. Writing takes no more than a twentieth of a core, so that a large index may need longer.",
+		bind: func(c *Config) value { return duration.of(&c.Data.SnapshotInterval) },
+		help: "The time between two snapshots in --data-dir. What is booked after the last one is lost if the process is " +
+			"killed. Writing takes no more than a twentieth of a core, so that a large index may need longer.",
 	},
 
 	{
 		key: "limits.max_memory", flag: "max-memory", hint: "BYTES", slots: asFlag,
 		bind: func(c *Config) value { return memory(&c.Limits.MaxMemory) },
-		help: "Memory that requests, event streams, replicas, index and bookings share, at least 64MiB, with KiB, MiB or " +
-			"GiB; by default three quarters of the cgroup's limit, else of the machine. Each has a part of it. What " +
-			"exceeds its part is refused, paused or dropped, and counted.",
+		help: "The memory that requests, event streams, replicas, index and bookings share. It is at least 64MiB, and may " +
+			"have the units KiB, MiB and GiB. By default it is three quarters of the cgroup's limit, or of the " +
+			"machine's memory. Each user of memory has a part of it. What exceeds its part is refused, paused or " +
+			"dropped, and counted.",
 	},
 	{
 		key: "limits.scan_cache", flag: "scan-cache", hint: "BYTES",
 		bind: func(c *Config) value { return size(&c.Limits.ScanCache) },
-		help: "Memory for the token ids of long prompts by their text, with KiB, MiB or GiB, so that what prompts have in " +
-			"common is read once; at most a fiftieth of --max-memory. 64 MiB have a hundred contexts of 50,000 tokens. 0 keeps none.",
+		help: "The memory for the token ids of long prompts by their text, with the units KiB, MiB and GiB. What prompts " +
+			"have in common is then read once. It is at most a fiftieth of --max-memory. 64 MiB hold a hundred contexts " +
+			"of 50,000 tokens. 0 keeps none.",
 	},
 	{
 		key: "limits.max_workers", flag: "max-workers", hint: "N", slots: asFlag,
-		bind: func(c *Config) value { return integer(&c.Limits.MaxWorkers, 1, math.MaxInt32) },
-		help: "Workers that may be registered, of all models and tenants; further ones are refused with 409.",
+		bind: func(c *Config) value { return integer(&c.Limits.Catalog.Workers, 1, math.MaxInt32) },
+		help: "How many workers may be registered, of all models and tenants. Further ones are refused with 409.",
 	},
 	{
 		key: "limits.max_ranks", flag: "max-ranks", hint: "N", slots: asFlag,
-		bind: func(c *Config) value { return integer(&c.Limits.MaxRanks, 1, math.MaxInt32) },
-		help: "Data-parallel ranks that all workers together may have; further workers are refused with 409.",
+		bind: func(c *Config) value { return integer(&c.Limits.Catalog.Ranks, 1, math.MaxInt32) },
+		help: "How many data-parallel ranks all workers may have together. Further workers are refused with 409.",
 	},
 	{
 		key: "limits.max_streams", flag: "max-streams", hint: "N",
-		bind: func(c *Config) value { return integer(&c.Limits.MaxStreams, 1, math.MaxInt32) },
-		help: "Streams of KV events that all workers together may have; further workers are refused with 409.",
+		bind: func(c *Config) value { return integer(&c.Limits.Catalog.Streams, 1, math.MaxInt32) },
+		help: "How many streams of KV events all workers may have together. Further workers are refused with 409.",
 	},
 	{
 		key: "limits.max_models", flag: "max-models", hint: "N", slots: asFlag,
-		bind: func(c *Config) value { return integer(&c.Limits.MaxModels, 1, math.MaxInt32) },
-		help: "Models that may have workers; a model for two tenants counts twice. Workers of further ones are " +
+		bind: func(c *Config) value { return integer(&c.Limits.Catalog.Scopes, 1, math.MaxInt32) },
+		help: "How many models may have workers. A model for two tenants counts twice. Workers of further models are " +
 			"refused with 409.",
 	},
 	{
 		key: "limits.max_reservations", flag: "max-reservations", hint: "N", slots: asFlag,
 		bind: func(c *Config) value { return integer(&c.Limits.MaxReservations, 1, math.MaxInt32) },
-		help: "Live reservations; further ones are refused with 503. Those of other replicas are not taken beyond " +
-			"three quarters of it.",
-	},
-	{
-		key: "limits.max_reservation_blocks", flag: "max-reservation-blocks", hint: "N", slots: asFlag,
-		bind: func(c *Config) value { return integer(&c.Limits.MaxReservationBlocks, 1, math.MaxInt32) },
-		help: "Blocks of a prompt that is booked; a longer one is refused with 400.",
+		help: "How many reservations may live. Further ones are refused with 503. Those of other replicas are not taken " +
+			"beyond three quarters of it.",
 	},
 	{
 		key: "limits.max_peers", flag: "max-peers", hint: "N", slots: asFlag,
 		bind: func(c *Config) value { return integer(&c.Limits.MaxPeers, 1, maxPeers) },
-		help: "Replicas whose reservations are followed; further ones are refused with 409.",
-	},
-	{
-		key: "limits.max_dump_readers", flag: "max-dump-readers", hint: "N",
-		bind: func(c *Config) value { return integer(&c.Limits.MaxDumpReaders, 1, maxReaders) },
-		help: "Requests to /dump that are answered at a time; further ones are refused with 503. A reader that stops " +
-			"reading is cut off.",
-	},
-	{
-		key: "limits.max_snapshot_readers", flag: "max-snapshot-readers", hint: "N", slots: asFlag,
-		bind: func(c *Config) value { return integer(&c.Limits.MaxSnapshotReaders, 1, maxReaders) },
-		help: "The same for /replica_sync/snapshot.",
+		help: "How many replicas may be followed for their reservations. Further ones are refused with 409.",
 	},
 	{
 		key: "limits.max_connections", flag: "max-connections", hint: "N", slots: asFlag,
 		bind: func(c *Config) value { return integer(&c.Limits.MaxConnections, 1, maxConnections) },
-		help: "Most connections of all listeners together, Envoy's included. Beyond it an idle HTTP connection is closed " +
-			"for a new one; if none is idle, the new one is refused. The same number of requests over HTTP/2 is served " +
-			"at a time. It is lowered to what the limit of open files allows.",
+		help: "How many connections all listeners may have together, Envoy's included. Beyond it an idle HTTP connection " +
+			"is closed for a new one; if none is idle, the new one is refused. Over HTTP/2 the same number of requests " +
+			"is served at a time. It is lowered to what the limit of open files allows.",
 	},
 	{
 		key: "limits.max_connections_per_address", flag: "max-connections-per-address", hint: "N", slots: asFlag,
 		bind: func(c *Config) value { return integer(&c.Limits.MaxConnectionsPerAddress, 0, maxConnections) },
-		help: "Most connections, and requests over HTTP/2 with them, from one address (IPv6: one /64 network); 0 is no " +
-			"limit. Set it where callers do not share an address, as they do behind a proxy.",
+		help: "How many connections, and with them requests over HTTP/2, one address may have (in IPv6, one /64 network). " +
+			"0 is no limit. Set it where callers do not share an address, as they do behind a proxy.",
 	},
 
 	{
 		key: "metrics.dynamo_aliases", flag: "metrics-dynamo-aliases",
 		bind: func(c *Config) value { return boolean(&c.Metrics.DynamoAliases) },
-		help: "Show metrics also under the names of Dynamo's KV indexer (dynamo_kvindexer_..., " +
-			"dynamo_kvrouter_...), for dashboards that were made for it.",
+		help: "Metrics are also shown under the names of Dynamo's KV indexer (dynamo_kvindexer_..., dynamo_kvrouter_...), " +
+			"for dashboards that were made for it.",
 	},
 
 	{
 		key: "traces.otlp_endpoint", flag: "otlp-endpoint", hint: "URL",
 		bind: func(c *Config) value { return httpBase(&c.Traces.Endpoint) },
-		help: "Base URL of an OpenTelemetry collector's OTLP receiver, which gets spans of requests, events, recovery and " +
-			"snapshots: port 4317 is asked by gRPC, others by HTTP. Without it OTEL_EXPORTER_OTLP_ENDPOINT counts; without " +
-			"either nothing is traced. The other variables of OpenTelemetry say the rest, OTEL_TRACES_SAMPLER how many " +
-			"requests are traced: see docs/run/traces.md.",
+		help: "The base URL of an OpenTelemetry collector's OTLP receiver, which gets spans of requests, events, recovery " +
+			"and snapshots. Port 4317 is asked by gRPC, others by HTTP. Without it OTEL_EXPORTER_OTLP_ENDPOINT counts; " +
+			"without either nothing is traced. OpenTelemetry's other variables say the rest, such as " +
+			"OTEL_TRACES_SAMPLER how many requests are traced: see docs/run/traces.md.",
 	},
 
 	{
 		key: "log.level", flag: "log-level", hint: "LEVEL", slots: asVariable,
-		bind: func(c *Config) value { return choice(&c.Log.Level, "trace", "debug", "info", "warn", "error") },
-		help: "Least severe level that is logged: trace, debug, info, warn or error. info has the listeners, " +
-			"what happens to event streams, publishers, peers and thresholds, and every 10 seconds which " +
-			"models refused requests; debug adds a line for each HTTP request and the faults of connections; " +
-			"trace adds nothing.",
+		bind: func(c *Config) value {
+			return named(&c.Log.Level, zerolog.TraceLevel, zerolog.DebugLevel, zerolog.InfoLevel, zerolog.WarnLevel, zerolog.ErrorLevel)
+		},
+		help: "The least severe level that is logged: trace, debug, info, warn or error. info has the listeners, what " +
+			"happens to event streams, publishers, peers and thresholds, and every 10 seconds the models that refused " +
+			"requests. debug adds a line for each HTTP request and the faults of connections. trace adds nothing.",
 	},
 	{
 		key: "log.format", flag: "log-format", hint: "FORMAT", slots: asVariable,
 		bind: func(c *Config) value { return choice(&c.Log.Format, "json", "console") },
-		help: "json for collectors, console for people, with colours on a terminal.",
+		help: "json is for collectors. console is for people, with colours on a terminal.",
 	},
 }

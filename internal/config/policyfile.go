@@ -9,6 +9,7 @@ import (
 
 	"github.com/select-service/select-service/internal/codec/yamlread"
 	"github.com/select-service/select-service/internal/selection/admission"
+	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/pkg/selector"
 )
@@ -84,7 +85,7 @@ func (l *loader) readPolicy() {
 	}
 	policy, err := admission.ReadPolicy(rest)
 	if !failed(err) {
-		l.conf.Queue.Policy = policy
+		l.conf.Queue.File = policy
 	}
 }
 
@@ -133,7 +134,7 @@ func (l *loader) applyRouter(file string, settings []policies.Setting) {
 // Weights returns the weights of choices, by the rules of the service's contract.
 func (c *Config) Weights() selector.Weights {
 	w := c.Router
-	if w.PrefixOnly = c.Server.Contract == Contract16; !w.PrefixOnly {
+	if w.PrefixOnly = c.Server.Contract == contract.V16; !w.PrefixOnly {
 		w.ActiveRequests = 0 // a term of 1.6
 	}
 	return w

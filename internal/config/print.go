@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -52,7 +53,7 @@ func hideCredentials(n *yaml.Node) {
 
 // deciding are the options, or the beginnings of their keys, that decide where requests go, and
 // whether they wait or are refused.
-var deciding = []string{"server.contract", "router.", "queue.", "overload.", "engines.warmup", "engines.reported_load_ttl", "engines.stalled_after"}
+var deciding = []string{"server.contract", "router.", "queue.", "overload.", "engines.warmup", "engines.stalled_after"}
 
 // Rules returns the settings that decide where requests go, and whether they wait or are refused, as a
 // text. It is the same for replicas that decide alike, whatever their files are called.
@@ -178,8 +179,15 @@ func (c *command) helpAll() string {
 	defaults := c.defaults()
 	for _, g := range groups {
 		title := "\n" + g.title + ":\n"
+		var inFile []string
 		for _, o := range c.options {
-			if o.flag == "" || !strings.HasPrefix(o.key, g.name+".") {
+			switch {
+			case !strings.HasPrefix(o.key, g.name+"."):
+				continue
+			case o.flag == "" && c.file:
+				inFile = append(inFile, strings.Join(append([]string{o.key}, o.env...), " = "))
+				continue
+			case o.flag == "":
 				continue
 			}
 			b.WriteString(title)
@@ -192,20 +200,30 @@ func (c *command) helpAll() string {
 			}
 			b.WriteString("\n")
 		}
+		if len(inFile) > 0 {
+			helpEntry(&b, "Keys of the file that have no flag, some with a variable of Dynamo's:", "", strings.Join(inFile, ", ")+". "+exampleHas)
+		}
 	}
 	b.WriteString("\nConfiguration:\n")
 	if c.file {
-		helpEntry(&b, "--"+configFlag, "FILE", "Configuration file (YAML); every key is explained in configs/select-service.yaml.")
+		helpEntry(&b, "--"+configFlag, "FILE", "A configuration file (YAML). "+exampleHas)
 		fmt.Fprintf(&b, "        default none; environment %s\n", envConfig)
 	}
 	for _, a := range c.actions {
 		helpEntry(&b, "--"+a.name, "", a.help)
 	}
 	b.WriteString("\nEnvironment only:\n")
+	var inert []string
 	for _, o := range c.options {
-		if o.flag == "" {
+		switch {
+		case o.inert:
+			inert = append(inert, o.env...)
+		case o.flag == "" && (o.key == "" || !c.file):
 			helpEntry(&b, strings.Join(o.env, ", "), "", o.help)
 		}
+	}
+	if len(inert) > 0 {
+		helpEntry(&b, "Of Dynamo's router, checked, without effect in this service:", "", strings.Join(inert, ", "))
 	}
 	return b.String()
 }
@@ -235,6 +253,9 @@ value counts as not given. Every bad value is refused at start, all in one
 message.
 `
 
+// exampleHas ends the texts about the file.
+const exampleHas = "Every key is explained in configs/select-service.yaml."
+
 const helpWidth = 78
 
 // helpEntry writes a name and its text, wrapped and indented by eight.
@@ -259,6 +280,8 @@ func showText(shown any) string {
 	switch v := shown.(type) {
 	case nil:
 		return "none"
+	case string:
+		return cmp.Or(v, "none")
 	case []string:
 		if len(v) == 0 {
 			return "none"

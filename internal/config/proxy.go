@@ -15,17 +15,15 @@ type Proxy struct {
 	Port           uint16 // 0 is none
 	Retries        int    // other engines for a request that one has not begun to serve
 	ConnectTimeout time.Duration
-	IdleTimeout    time.Duration // of connections to engines that nobody uses
 	// FirstByteTimeout is how long an engine may take to begin its answer; 0: as long as it wants.
 	FirstByteTimeout time.Duration
-	WriteTimeout     time.Duration  // for a client that reads nothing
 	Keepalive        time.Duration  // silence of a stream after which its client gets a comment; 0: never
 	Trust            []netip.Prefix // networks whose X-Forwarded headers are kept
 	AccessLog        bool
 }
 
 func defaultProxy() Proxy {
-	return Proxy{Retries: 1, ConnectTimeout: time.Second, IdleTimeout: 4 * time.Second, WriteTimeout: time.Minute, Keepalive: 15 * time.Second}
+	return Proxy{Retries: 1, ConnectTimeout: time.Second, Keepalive: 15 * time.Second}
 }
 
 // maxProxyRetries bounds Proxy.Retries. Higher values are surely mistakes.
@@ -35,53 +33,44 @@ var proxySettings = []option{
 	{
 		key: "proxy.port", flag: "proxy-port", hint: "PORT",
 		bind: func(c *Config) value { return integer(&c.Proxy.Port, 0, math.MaxUint16) },
-		help: "Port of the HTTP listener that takes clients' requests (OpenAI's and Anthropic's APIs) and passes them on to " +
-			"engines; 8080 is usual, 0 is none. It speaks HTTP/1.1 and HTTP/2, with --tls-cert over TLS. What the " +
-			"--gateway options say of requests, but not of Envoy, holds here too.",
+		help: "The port of the HTTP listener that takes clients' requests (OpenAI's and Anthropic's APIs) and passes them " +
+			"on to engines. 8080 is usual; 0 opens none. It speaks HTTP/1.1 and HTTP/2, with --tls-cert over TLS. The " +
+			"--gateway options that are not about Envoy hold for it, too.",
 	},
 	{
 		key: "proxy.retries", flag: "proxy-retries", hint: "N",
 		bind: func(c *Config) value { return integer(&c.Proxy.Retries, 0, maxProxyRetries) },
-		help: "To how many other engines a request goes if one cannot be connected to, or closes a connection before it can " +
-			"have begun to serve the request. An engine's own errors and timeouts are never followed by another try.",
+		help: "How many other engines a request may go to if an engine cannot be connected to, or closes a connection " +
+			"before it can have begun to serve the request. An engine's own errors and timeouts are never followed by " +
+			"another try.",
 	},
 	{
 		key: "proxy.connect_timeout", flag: "proxy-connect-timeout", hint: "DURATION",
-		bind: func(c *Config) value { return duration(&c.Proxy.ConnectTimeout) },
+		bind: func(c *Config) value { return duration.of(&c.Proxy.ConnectTimeout) },
 		help: "How long a connection to an engine may take to be made, TLS included.",
 	},
 	{
-		key: "proxy.idle_timeout", flag: "proxy-idle-timeout", hint: "DURATION",
-		bind: func(c *Config) value { return duration(&c.Proxy.IdleTimeout) },
-		help: "How long a connection to an engine is kept that no request uses. Engines close theirs after 5 seconds.",
-	},
-	{
 		key: "proxy.first_byte_timeout", flag: "proxy-first-byte-timeout", hint: "DURATION",
-		bind: func(c *Config) value { return delay(&c.Proxy.FirstByteTimeout) },
-		help: "How long an engine may take to begin its answer; then the client gets 504, and no other engine is tried. " +
-			"0 is as long as it wants: answers that are not streamed begin at their end.",
-	},
-	{
-		key: "proxy.write_timeout", flag: "proxy-write-timeout", hint: "DURATION",
-		bind: func(c *Config) value { return duration(&c.Proxy.WriteTimeout) },
-		help: "How long a client may read nothing of its answer; then its connection is closed, and the engine's too.",
+		bind: func(c *Config) value { return delay.of(&c.Proxy.FirstByteTimeout) },
+		help: "How long an engine may take to begin its answer. Then the client gets 504, and no other engine is tried. 0 " +
+			"sets no limit: answers that are not streamed begin at their end.",
 	},
 	{
 		key: "proxy.keepalive", flag: "proxy-keepalive", hint: "DURATION",
-		bind: func(c *Config) value { return delay(&c.Proxy.Keepalive) },
-		help: "After how much silence of an engine that streams events its client gets a comment (Anthropic's: a ping), so " +
-			"that what is between does not close the connection; 0 is never.",
+		bind: func(c *Config) value { return delay.of(&c.Proxy.Keepalive) },
+		help: "After so much silence of an engine that streams events its client gets a comment (an Anthropic client gets " +
+			"a ping), so that a load balancer between them does not close the connection. 0 sends none.",
 	},
 	{
 		key: "proxy.trust", flag: "proxy-trust", hint: "NETWORK", repeats: true,
 		bind: func(c *Config) value { return list(&c.Proxy.Trust, network) },
-		help: "Network of load balancers whose X-Forwarded headers are passed on to engines, as 10.0.0.0/8; those of others " +
-			"are replaced. It may be given several times.",
+		help: "A network of load balancers, such as 10.0.0.0/8, whose X-Forwarded headers are passed on to engines. Those " +
+			"of others are replaced. It may be given several times.",
 	},
 	{
 		key: "proxy.access_log", flag: "proxy-access-log",
 		bind: func(c *Config) value { return boolean(&c.Proxy.AccessLog) },
-		help: "Log a line for each request through the proxy, without anything that it says.",
+		help: "A line is logged for each request through the proxy. It has nothing of what the request says.",
 	},
 }
 

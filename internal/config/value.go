@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/select-service/select-service/pkg/selector"
 )
@@ -92,7 +91,7 @@ func optionalNumber(field **float64) value {
 
 // optional is a value that parse reads, or "none". With "none" a flag can switch off what the
 // environment or the file has set.
-func optional[T any](field **T, parse func(string) (T, error)) value {
+func optional[T any](field **T, parse func(string) (T, error)) typed[*T] {
 	return typed[*T]{
 		field: field,
 		parse: func(text string) (*T, error) {
@@ -204,117 +203,6 @@ func parseInteger[T ~int | ~uint16 | ~uint32 | ~uint64](text string, low, high T
 	return T(v), nil
 }
 
-// maxDuration bounds every duration of the configuration. A higher value is surely a mistake.
-const maxDuration = 30 * 24 * time.Hour
-
-// whole is a duration from low to high, written as a whole number of units.
-func whole(field *time.Duration, unit, low, high time.Duration) value {
-	from, to := int(low/unit), int(high/unit)
-	return typed[time.Duration]{
-		field: field,
-		parse: func(text string) (time.Duration, error) {
-			n, err := parseInteger(text, from, to)
-			return time.Duration(n) * unit, err
-		},
-		render: func(d time.Duration) any { return int(d / unit) },
-	}
-}
-
-// seconds is a duration from 0, which is off, to maxDuration, in seconds with millisecond precision.
-func seconds(field *time.Duration) value {
-	return typed[time.Duration]{field: field, parse: parseSeconds, render: func(d time.Duration) any { return d.Seconds() }}
-}
-
-// optionalSeconds is a duration as seconds has it, or "none". 0 is a duration.
-func optionalSeconds(field **time.Duration) value {
-	v := optional(field, parseSeconds).(typed[*time.Duration])
-	v.render = func(d *time.Duration) any {
-		if d == nil {
-			return nil
-		}
-		return d.Seconds()
-	}
-	return v
-}
-
-func parseSeconds(text string) (time.Duration, error) {
-	n, err := parseFloat(text)
-	if err == nil && (n < 0 || n > maxDuration.Seconds()) {
-		err = fmt.Errorf("%s is not in [0, %.0f] seconds", text, maxDuration.Seconds())
-	}
-	if err != nil {
-		return 0, err
-	}
-	return toMilliseconds(n), nil
-}
-
-// anySeconds is seconds without bounds: less than 0 is off, too.
-func anySeconds(field *time.Duration) value {
-	v := seconds(field).(typed[time.Duration])
-	v.parse = func(text string) (time.Duration, error) {
-		n, err := parseFloat(text)
-		return toMilliseconds(n), err
-	}
-	return v
-}
-
-// toMilliseconds rounds seconds, those above 0 to at least a millisecond.
-func toMilliseconds(seconds float64) time.Duration {
-	if seconds <= 0 {
-		return 0
-	}
-	const most = float64(math.MaxInt64 / time.Millisecond)
-	return time.Duration(min(max(math.Round(seconds*1000), 1), most)) * time.Millisecond
-}
-
-// duration is a positive duration such as 30s or 1h30m; a bare number is seconds.
-func duration(field *time.Duration) value {
-	return typed[time.Duration]{field: field, parse: checked(parseDuration, positive), render: showDuration}
-}
-
-// delay is a duration that may be 0, which is none.
-func delay(field *time.Duration) value {
-	return typed[time.Duration]{
-		field: field,
-		parse: checked(parseDuration, func(d time.Duration) error {
-			if d == 0 {
-				return nil
-			}
-			return positive(d)
-		}),
-		render: showDuration,
-	}
-}
-
-func parseDuration(text string) (time.Duration, error) {
-	if v, err := parseFloat(text); err == nil {
-		return time.Duration(min(v, maxDuration.Seconds()+1) * float64(time.Second)), nil
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		return 0, fmt.Errorf("%q is not a duration such as 30s or 10m", text)
-	}
-	return d, nil
-}
-
-func positive(d time.Duration) error {
-	if d <= 0 || d > maxDuration {
-		return fmt.Errorf("%v is not in (0, %v]", d, maxDuration)
-	}
-	return nil
-}
-
-func showDuration(d time.Duration) any {
-	s := d.String() // of 10m: 10m0s
-	if short, ok := strings.CutSuffix(s, "m0s"); ok {
-		s = short + "m"
-	}
-	if short, ok := strings.CutSuffix(s, "h0m"); ok {
-		s = short + "h"
-	}
-	return s
-}
-
 // memory is a number of bytes, at least minMemory, with or without a binary unit; 0
 // is unset.
 func memory(field *int64) value {
@@ -383,6 +271,24 @@ func checkedText(field *string, parse func(string) (string, error)) value {
 // choice is one of a few words, in lower case.
 func choice(field *string, words ...string) value {
 	return typed[string]{field: field, parse: oneOf(words...)}
+}
+
+// named is one of a few values, each given by its name.
+func named[T fmt.Stringer](field *T, values ...T) value {
+	return typed[T]{
+		field: field,
+		parse: func(text string) (T, error) {
+			var names []string
+			for _, v := range values {
+				if names = append(names, v.String()); v.String() == text {
+					return v, nil
+				}
+			}
+			_, err := oneOf(names...)(text)
+			return values[0], err
+		},
+		render: func(v T) any { return v.String() },
+	}
 }
 
 // oneOf accepts one of a few words.

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -31,9 +32,13 @@ type RecoveryConfig struct {
 	// replicas. The recovery itself continues.
 	Deadline time.Duration
 	// Grace is how long after the recovery the blocks of ranks are kept whose workers
-	// have not registered.
+	// have not registered; 0: DefaultRecoveryGrace.
 	Grace time.Duration
 }
+
+// DefaultRecoveryGrace is longer than an orchestrator takes to list all workers after a start, and
+// short enough that the blocks of workers that have gone meanwhile do not stay.
+const DefaultRecoveryGrace = 10 * time.Minute
 
 // RecoveryStage is the state of a recovery.
 type RecoveryStage uint8
@@ -227,7 +232,7 @@ func (r *indexRecovery) run(ctx context.Context) error {
 	r.log.Info().Stringer("stage", stage).Bool("complete", sum.Complete).Uint64("blocks", sum.Blocks).
 		Dur("took", time.Since(begin)).Msg("index recovery is over")
 
-	grace := time.NewTimer(r.config.Grace)
+	grace := time.NewTimer(cmp.Or(r.config.Grace, DefaultRecoveryGrace))
 	defer grace.Stop()
 	select {
 	case <-ctx.Done():

@@ -1,6 +1,7 @@
 package selection
 
 import (
+	"cmp"
 	"errors"
 	"hash/maphash"
 	"time"
@@ -48,7 +49,7 @@ type Config struct {
 	// which answers report it busy. They are not negative; nil: answers do not report it.
 	PrefillBusy, DecodeBusy *float64
 	// WarmupShare is the share of the requests of which no rank has more than a quarter cached that
-	// new or emptied ranks get, 0 to 1; Warmup is how long a rank is new.
+	// new or emptied ranks get, 0 to 1; Warmup is how long a rank is new, 0: DefaultWarmup.
 	WarmupShare float64
 	Warmup      time.Duration
 	// DecisionBytes is the approximate memory for recent decisions, at most a twelfth of
@@ -62,6 +63,9 @@ type Config struct {
 	// for concurrent use; nil: selector.Global.
 	Random selector.Source
 }
+
+// DefaultWarmup is how long a rank is new: with a share of 0.25 it then has the prefixes that are in use.
+const DefaultWarmup = time.Minute
 
 // API has the use cases of one process.
 type API struct {
@@ -95,7 +99,7 @@ func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.
 	if a.random == nil {
 		a.random = selector.Global()
 	}
-	a.warmup.share, a.warmup.newFor = config.WarmupShare, config.Warmup
+	a.warmup.share, a.warmup.newFor = config.WarmupShare, cmp.Or(config.Warmup, DefaultWarmup)
 	a.decisions.limit, a.decisions.seed = config.DecisionBytes, maphash.MakeSeed()
 	a.decisions.errors = metrics.NewHistogram(metrics.ErrorRatioBounds)
 	third := config.Remembered.Limit() / 3

@@ -97,15 +97,15 @@ const (
 	LCFS              // last come first served; a priority jump is a head start in seconds
 )
 
+// String returns the order's name, as in a policy file.
+func (o Order) String() string { return [...]string{FCFS: "fcfs", WSPT: "wspt", LCFS: "lcfs"}[o] }
+
 // ParseOrder returns the order of that name.
 func ParseOrder(name string) (Order, bool) {
-	switch name {
-	case "fcfs":
-		return FCFS, true
-	case "wspt":
-		return WSPT, true
-	case "lcfs":
-		return LCFS, true
+	for o := FCFS; o <= LCFS; o++ {
+		if o.String() == name {
+			return o, true
+		}
 	}
 	return FCFS, false
 }

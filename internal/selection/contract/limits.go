@@ -18,13 +18,13 @@ const (
 	LimitEntries           = catalog.LimitEntries           // of a list or map of a worker
 	LimitISLTokens         = "isl_tokens"                   // of a prompt
 	LimitReservations      = reservations.LimitReservations // live (--max-reservations)
-	LimitReservationBlocks = reservations.LimitBlocks       // of one reservation (--max-reservation-blocks)
+	LimitReservationBlocks = reservations.LimitBlocks       // of one reservation (MaxReservationBlocks)
 	LimitMemory            = reservations.LimitMemory       // an account of --max-memory
 	LimitThresholds        = "thresholds"                   // models with busy thresholds of their own
 	LimitPublishers        = "publishers"                   // of the Conductor API
 	LimitPeers             = "peers"                        // whose reservations are followed (--max-peers)
-	LimitDumpReaders       = "dump_readers"                 // at a time (--max-dump-readers)
-	LimitSnapshotReaders   = "snapshot_readers"             // at a time (--max-snapshot-readers)
+	LimitDumpReaders       = "dump_readers"                 // at a time
+	LimitSnapshotReaders   = "snapshot_readers"             // at a time
 	LimitBatch             = "batch"                        // requests of a batch
 )
 
@@ -43,6 +43,8 @@ const (
 	// MaxISLTokens is the longest prompt of a selection in tokens, inclusive: far
 	// above every context window, and sums of a million of them do not saturate.
 	MaxISLTokens = 1 << 48
+	// MaxReservationBlocks is the most prompt blocks of a reservation: no body of 8 MiB has more.
+	MaxReservationBlocks = 4_194_304
 )
 
 // LimitErrorf is Errorf for a request that the named limit refuses.
@@ -55,7 +57,15 @@ func LimitErrorf(k Kind, limit, format string, args ...any) *Error {
 // limitFlags are the flags that set limits.
 var limitFlags = map[string]string{
 	LimitWorkers: "--max-workers", LimitRanks: "--max-ranks", LimitStreams: "--max-streams", LimitModels: "--max-models",
-	LimitReservations: "--max-reservations", LimitReservationBlocks: "--max-reservation-blocks", LimitMemory: "--max-memory",
+	LimitReservations: "--max-reservations", LimitMemory: "--max-memory",
+}
+
+// flagOf returns the flag that sets a limit as the end of a text, "" if none does.
+func flagOf(limit string) string {
+	if flag := limitFlags[limit]; flag != "" {
+		return " (" + flag + ")"
+	}
+	return ""
 }
 
 // CatalogLimit converts a limit error of the catalog: reaching a maximum count is a Conflict
@@ -64,7 +74,7 @@ func CatalogLimit(e *catalog.LimitError) *Error {
 	out := &Error{Kind: BadRequest, Text: e.Reason, Limit: e.Limit, Err: e}
 	if e.Full {
 		out.Kind, out.Reason = Conflict, "limit_reached"
-		out.Text += " (" + limitFlags[e.Limit] + ")"
+		out.Text += flagOf(e.Limit)
 	}
 	return out
 }
@@ -72,7 +82,7 @@ func CatalogLimit(e *catalog.LimitError) *Error {
 // LedgerLimit converts a limit error of the ledger: if there are too many live reservations,
 // callers should come back later (decision X2).
 func LedgerLimit(e *reservations.LimitError) *Error {
-	out := &Error{Kind: BadRequest, Text: e.Reason + " (" + limitFlags[e.Limit] + ")", Limit: e.Limit, Err: e}
+	out := &Error{Kind: BadRequest, Text: e.Reason + flagOf(e.Limit), Limit: e.Limit, Err: e}
 	if e.Full {
 		out.Kind, out.Reason = Exhausted, "limit_reached"
 	}

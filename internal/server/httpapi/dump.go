@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -41,6 +40,13 @@ type Readers struct {
 // connection and of the socket.
 const readerMemory = 256 << 10
 
+// How many readers are answered at a time. Replicas read the dump at their start only. They read the
+// reservations of all the others whenever they have missed some, so that a larger mesh has more readers.
+const (
+	MaxDumpReaders     = 8
+	MaxSnapshotReaders = 64
+)
+
 // NewReaders returns a bound of most readers. limit is its name, one of contract.Limits.
 func NewReaders(limit string, most int, account *memory.Account) *Readers {
 	return &Readers{limit: limit, most: int64(most), account: account}
@@ -53,8 +59,7 @@ func (r *Readers) enter() error {
 	}
 	if r.reading.Add(1) > r.most {
 		r.reading.Add(-1)
-		return contract.LimitErrorf(contract.Exhausted, r.limit, "%d readers are answered at a time (--max-%s)",
-			r.most, strings.ReplaceAll(r.limit, "_", "-"))
+		return contract.LimitErrorf(contract.Exhausted, r.limit, "%d readers are answered at a time", r.most)
 	}
 	if !r.account.Reserve(readerMemory) {
 		r.reading.Add(-1)

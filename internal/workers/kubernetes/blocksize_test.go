@@ -14,7 +14,7 @@ func TestCorrectBlockSize(t *testing.T) {
 	t.Parallel()
 	api := kubetest.New(t)
 	api.Put("inferencepools", kubetest.Pool("llm", "llm", "vllm", 8000))
-	api.Put("pods", kubetest.Pod("llm", "given", "10.0.0.2", kubetest.Annotations(mapping.DefaultAnnotationPrefix+"block-size", "4", mapping.DefaultAnnotationPrefix+"model", "other")))
+	api.Put("pods", kubetest.Pod("llm", "given", "10.0.0.2", kubetest.Annotations(mapping.AnnotationPrefix+"block-size", "4", mapping.AnnotationPrefix+"model", "other")))
 	w := start(t, api, pool(func(e *mapping.Entry) { e.Ask, e.Worker.BlockSize, e.Worker.TotalKVBlocks = true, nil, nil }))
 	said := answer{Model: "m", BlockSize: 4, TotalKVBlocks: 1000, KVTokens: 4000, Ranks: 1}
 	w.says("http://10.0.0.1:8000", said)

@@ -45,7 +45,7 @@ var kindWords = map[mapping.Kind]string{mapping.InferencePool: "pool", mapping.S
 
 func (d *Discovery) newSource(index int, e mapping.Entry) *source {
 	s := &source{
-		entry: e, keep: mapping.NewKeep(&e, &d.config.Settings), d: d, index: index, where: kindWords[e.Kind] + " " + e.Name,
+		entry: e, keep: mapping.NewKeep(&e), d: d, index: index, where: kindWords[e.Kind] + " " + e.Name,
 		since: time.Now(), parts: make(slicesByKey),
 	}
 	s.table, s.current.Ports = newTable(s), e.TargetPorts

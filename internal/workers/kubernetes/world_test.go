@@ -93,7 +93,7 @@ func startWith(t *testing.T, api kubetest.API, client *kubernetes.Client, entrie
 }
 
 func settings() mapping.Settings {
-	return mapping.Settings{Home: "llm", AnnotationPrefix: mapping.DefaultAnnotationPrefix, KVEvents: true}
+	return mapping.Settings{Home: "llm", KVEvents: true}
 }
 
 func newCatalog() *catalog.Catalog {

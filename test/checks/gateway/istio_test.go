@@ -174,9 +174,9 @@ func (m *mesh) addPicker(p *meshPicker) {
 	p.Service = e2e.New(m.t, e2e.Options{
 		Command: []string{
 			e2e.Binary(m.t), "--config", m.config, "--listen", p.ip, "--replica-sync-port", fmt.Sprint(p.sync),
-			"--kubeconfig", m.kube, "--kube-namespace", "llm", "--kube-block-size", fmt.Sprint(blockSize),
+			"--kubeconfig", m.kube, "--kube-namespace", "llm",
 		},
-		Env:     map[string]string{"POD_NAMESPACE": "llm", "POD_NAME": p.pod, "POD_IP": p.ip},
+		Env:     map[string]string{"POD_NAMESPACE": "llm", "POD_NAME": p.pod, "POD_IP": p.ip, "DYN_KV_CACHE_BLOCK_SIZE": fmt.Sprint(blockSize)},
 		Address: p.ip + ":8092",
 	})
 	p.Run()

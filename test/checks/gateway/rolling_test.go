@@ -80,8 +80,8 @@ func TestRollingUpdate(t *testing.T) {
 		listed = append(listed, &backend{address: net.JoinHostPort(at(i), strconv.Itoa(port))})
 	}
 	b := &bed{t: t, gateway: e2e.FreePort(t)}
-	b.picker = e2e.Serve(t, map[string]string{"SELECT_SERVICE_KUBE_ALLOW_LOOPBACK": "true"}, "--gateway-port", strconv.Itoa(b.gateway),
-		"--kubeconfig", api.Kubeconfig(t), "--kube-namespace", "llm", "--kube-inference-pool", "llm", "--kube-block-size", strconv.Itoa(blockSize))
+	b.picker = e2e.Serve(t, map[string]string{"SELECT_SERVICE_KUBE_ALLOW_LOOPBACK": "true", "DYN_KV_CACHE_BLOCK_SIZE": strconv.Itoa(blockSize)}, "--gateway-port", strconv.Itoa(b.gateway),
+		"--kubeconfig", api.Kubeconfig(t), "--kube-namespace", "llm", "--kube-inference-pool", "llm")
 	b.awaitSchedulable(pods)
 	b.envoy = startEnvoy(t, b.gateway, listed, patient)
 

@@ -162,7 +162,7 @@ func TestLateRefusal(t *testing.T) {
 
 // TestDrain: an operator drains a worker, after a question that names it; the page is behind a proxy that shows the service below a path.
 func TestDrain(t *testing.T) {
-	service, _ := start(t, "--ui-base", "/ops", "--use-kv-events=false")
+	service, _ := start(t, "--ui", "/ops", "--use-kv-events=false")
 	at, err := url.Parse(service)
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ var (
 
 	proxyRetries     = ProxyFamilies.Counter("proxy_retries_total", "Requests that were sent to another engine because the first one had not begun to serve them: it could not be connected to (connect), or closed a connection (closed).", "why")
 	proxyBroken      = ProxyFamilies.Counter("proxy_broken_total", "Answers that their engines have broken off, by the API.", "api")
-	proxyGone        = ProxyFamilies.Counter("proxy_gone_total", "Clients that have left, or read nothing for --proxy-write-timeout, before their answer was complete.")
+	proxyGone        = ProxyFamilies.Counter("proxy_gone_total", "Clients that have left, or read nothing for a minute, before their answer was complete.")
 	proxyConnections = ProxyFamilies.Gauge("proxy_engine_connections", "Connections to engines, by whether a request uses them.", "state")
 	proxyTTFT        = ProxyFamilies.Histogram("proxy_ttft_seconds", "Time from a request's head to the first byte of its answer's body.")
 )

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -38,10 +39,10 @@ type Config struct {
 	// Retries is how many other engines may be tried for a request that an engine has not begun to serve.
 	Retries        int
 	ConnectTimeout time.Duration
-	IdleTimeout    time.Duration // of connections to engines that nobody uses
 	// FirstByteTimeout is how long an engine may take to begin its answer; 0: as long as it wants.
 	FirstByteTimeout time.Duration
-	WriteTimeout     time.Duration // for a client that reads nothing of its answer
+	// WriteTimeout is how long a client may read nothing of its answer; 0: a minute.
+	WriteTimeout time.Duration
 	// Keepalive is after how much silence of an engine that sends events its client gets a comment; 0: never.
 	Keepalive time.Duration
 	// Trust has the networks whose X-Forwarded headers are kept.
@@ -71,6 +72,10 @@ type Server struct {
 	bases map[string]*base
 }
 
+// writeTimeout is Config.WriteTimeout by default, as nginx's send_timeout: a client whose network is away for a while
+// keeps its answer.
+const writeTimeout = time.Minute
+
 // Limits of clients' connections. There is no limit on the time to answer.
 const (
 	headerTimeout  = 10 * time.Second
@@ -80,8 +85,9 @@ const (
 
 // New returns the front of a gateway.
 func New(config Config, g *gateway.Gateway) *Server {
+	config.WriteTimeout = cmp.Or(config.WriteTimeout, writeTimeout)
 	s := &Server{config: config, gateway: g, bases: make(map[string]*base), clients: departures{open: make(map[*exchange]context.CancelFunc)}}
-	s.engines = http1.New(http1.Options{Dial: config.Dial, TLS: config.TLS, ConnectTimeout: config.ConnectTimeout, IdleTimeout: config.IdleTimeout})
+	s.engines = http1.New(http1.Options{Dial: config.Dial, TLS: config.TLS, ConnectTimeout: config.ConnectTimeout})
 	config.Metrics.Connections = s.engines.Connections
 	s.ctx, s.cut = context.WithCancel(context.Background())
 	s.HTTP = &http.Server{

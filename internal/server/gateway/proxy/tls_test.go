@@ -34,7 +34,7 @@ func TestTLS(t *testing.T) {
 	w.Put(servicetest.Record(1, 1, func(r *catalog.Record) { r.Endpoint = new(behind.URL + "/base") }))
 	for _, version := range []int{1, 2} {
 		secure := proxy.New(proxy.Config{
-			WriteTimeout: time.Minute, ConnectTimeout: time.Minute, Metrics: counts.NewProxied(), Log: zerolog.Nop(),
+			ConnectTimeout: time.Minute, Metrics: counts.NewProxied(), Log: zerolog.Nop(),
 			TLS: func(string) *tls.Config { return &tls.Config{RootCAs: roots, ServerName: "example.com"} },
 		}, w.gateway)
 		open := connections.New(connections.Limits{Total: 10})

@@ -86,7 +86,7 @@ func start(t testing.TB, changes ...func(*settings)) *world {
 			Metrics: w.metrics, Log: log,
 		},
 		Proxy: proxy.Config{
-			Retries: 1, ConnectTimeout: time.Minute, IdleTimeout: 4 * time.Second, WriteTimeout: time.Minute,
+			Retries: 1, ConnectTimeout: time.Minute,
 			Metrics: w.proxied, Log: log,
 		},
 		Limits: connections.Limits{Total: 1000},

@@ -18,7 +18,6 @@ const maxAnnotation = 1 << 10
 // annotations reads the annotations of a pod, and collects what is wrong with them.
 type annotations struct {
 	pod    *Pod
-	prefix string
 	faults []string
 }
 
@@ -62,7 +61,7 @@ var known = Annotations()
 func (a *annotations) unknown() []string {
 	var names []string
 	for _, key := range slices.Sorted(maps.Keys(a.pod.Annotations)) {
-		if name, ok := strings.CutPrefix(key, a.prefix); ok && !slices.Contains(known, name) {
+		if name, ok := strings.CutPrefix(key, AnnotationPrefix); ok && !slices.Contains(known, name) {
 			names = append(names, key)
 		}
 	}
@@ -126,16 +125,16 @@ func (a *annotations) value(key string) (string, bool) {
 
 // text returns a text that must not be empty, "" if it is not given.
 func (a *annotations) text(name string) string {
-	text, given := a.value(a.prefix + name)
+	text, given := a.value(AnnotationPrefix + name)
 	if given && text == "" {
-		a.fault(a.prefix+name, "it is empty")
+		a.fault(AnnotationPrefix+name, "it is empty")
 	}
 	return text
 }
 
 // number returns a whole number from 1 to most, nil if it is not given or wrong.
 func (a *annotations) number(name string, most uint64) *uint64 {
-	text, given := a.value(a.prefix + name)
+	text, given := a.value(AnnotationPrefix + name)
 	if !given {
 		return nil
 	}
@@ -143,9 +142,9 @@ func (a *annotations) number(name string, most uint64) *uint64 {
 	if err != nil || n == 0 || n > most {
 		hint := ""
 		if name == annotationEventsPort {
-			hint = "; a pod without KV events has " + a.prefix + "kv-events: \"false\""
+			hint = "; a pod without KV events has " + AnnotationPrefix + "kv-events: \"false\""
 		}
-		a.fault(a.prefix+name, "%q is not a number from 1 to %d%s", catalog.Clip(text), most, hint)
+		a.fault(AnnotationPrefix+name, "%q is not a number from 1 to %d%s", catalog.Clip(text), most, hint)
 		return nil
 	}
 	return &n
@@ -161,13 +160,13 @@ func (a *annotations) port(name string) uint16 {
 
 // flag returns a boolean, nil if it is not given or wrong.
 func (a *annotations) flag(name string) *bool {
-	text, given := a.value(a.prefix + name)
+	text, given := a.value(AnnotationPrefix + name)
 	if !given {
 		return nil
 	}
 	v, err := strconv.ParseBool(text)
 	if err != nil {
-		a.fault(a.prefix+name, "%q is neither true nor false", catalog.Clip(text))
+		a.fault(AnnotationPrefix+name, "%q is neither true nor false", catalog.Clip(text))
 		return nil
 	}
 	return &v
@@ -175,12 +174,12 @@ func (a *annotations) flag(name string) *bool {
 
 // word returns one of some words, nil if it is not given or wrong.
 func (a *annotations) word(name string, words []string) *string {
-	text, given := a.value(a.prefix + name)
+	text, given := a.value(AnnotationPrefix + name)
 	if !given {
 		return nil
 	}
 	if !slices.Contains(words, text) {
-		a.fault(a.prefix+name, "%q is not %s", catalog.Clip(text), catalog.AnyOf(words))
+		a.fault(AnnotationPrefix+name, "%q is not %s", catalog.Clip(text), catalog.AnyOf(words))
 		return nil
 	}
 	return &text
@@ -188,7 +187,7 @@ func (a *annotations) word(name string, words []string) *string {
 
 // list returns the elements of a list with commas; nil if it is not given.
 func (a *annotations) list(name string) []string {
-	text, given := a.value(a.prefix + name)
+	text, given := a.value(AnnotationPrefix + name)
 	if !given {
 		return nil
 	}
@@ -198,8 +197,8 @@ func (a *annotations) list(name string) []string {
 // role returns the pod's role, nil for both phases, and whether it serves requests at all: an
 // annotation, else what the entry fixes, else a label.
 func (a *annotations) role(e *Entry) (role *string, serves bool) {
-	if text, given := a.value(a.prefix + "role"); given {
-		return a.roleOf("annotation "+a.prefix+"role", text)
+	if text, given := a.value(AnnotationPrefix + "role"); given {
+		return a.roleOf("annotation "+AnnotationPrefix+"role", text)
 	}
 	if role := e.Worker.Role; role != nil {
 		return role, true

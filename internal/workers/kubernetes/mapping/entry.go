@@ -69,16 +69,14 @@ const DefaultEventsPort = 5557
 type Settings struct {
 	// Home is the namespace whose pods have ids of their name alone.
 	Home string
-	// AnnotationPrefix ends in a slash.
-	AnnotationPrefix string
 	// KVEvents: engines publish events.
 	KVEvents bool
 	// AllowLoopback: pods may have addresses of the loopback, for tests.
 	AllowLoopback bool
 }
 
-// DefaultAnnotationPrefix is the AnnotationPrefix if none is given.
-const DefaultAnnotationPrefix = "select-service/"
+// AnnotationPrefix begins the names of the annotations of pods that are read.
+const AnnotationPrefix = "select-service/"
 
 // MaxTargetPorts is how many target ports a source may have.
 const MaxTargetPorts = 8

@@ -18,7 +18,7 @@ func FuzzMap(f *testing.F) {
 		e := configured()
 		p := pod(func(p *mapping.Pod) {
 			p.IP, p.Labels = ip, map[string]string{mapping.RoleLabelLLMD: role}
-			p.Annotations = map[string]string{mapping.DefaultAnnotationPrefix + name: value, "llm-d.ai/active-ports": value}
+			p.Annotations = map[string]string{mapping.AnnotationPrefix + name: value, "llm-d.ai/active-ports": value}
 		})
 		m := mapping.Map(p, &mapping.Pool{Ports: []uint16{8000, 8001}}, &e, &settings, func(*catalog.Record) *catalog.Description { return nil })
 		if len(m.Workers) > 2 || m.Excluded != "" && len(m.Workers) > 0 {

@@ -54,12 +54,11 @@ func (p *Pod) Key() string {
 // Keep tells which labels and annotations of pods are read.
 type Keep struct {
 	Labels map[string]bool
-	Prefix string
 }
 
 // NewKeep returns what the pods of an entry are read for.
-func NewKeep(e *Entry, s *Settings) Keep {
-	k := Keep{Labels: map[string]bool{LabelZone: true, LabelRegion: true}, Prefix: s.AnnotationPrefix}
+func NewKeep(e *Entry) Keep {
+	k := Keep{Labels: map[string]bool{LabelZone: true, LabelRegion: true}}
 	for _, l := range e.RoleLabels {
 		k.Labels[l] = true
 	}
@@ -75,7 +74,7 @@ func (k Keep) LabelsOf(all map[string]string) map[string]string {
 // maxAnnotation, which mapping then refuses.
 func (k Keep) AnnotationsOf(all map[string]string) map[string]string {
 	kept := filter(all, func(key string) bool {
-		return strings.HasPrefix(key, k.Prefix) || key == activePorts[0] || key == activePorts[1]
+		return strings.HasPrefix(key, AnnotationPrefix) || key == activePorts[0] || key == activePorts[1]
 	})
 	for key, value := range kept {
 		if len(value) > maxAnnotation {

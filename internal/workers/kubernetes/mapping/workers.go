@@ -49,7 +49,7 @@ type Mapped struct {
 // Map returns the workers of a pod, in the order of the ports, whatever its state is. told
 // returns what the engine of a record that asks to be described has said, nil if it has not.
 func Map(p *Pod, pool *Pool, e *Entry, s *Settings, told func(r *catalog.Record) *catalog.Description) Mapped {
-	a := annotations{pod: p, prefix: s.AnnotationPrefix}
+	a := annotations{pod: p}
 	cordoned := a.flag(annotationCordoned)
 	m := Mapped{Cordoned: cordoned != nil && *cordoned, Unknown: a.unknown()}
 	if why := badIP(p.IP, s.AllowLoopback); why != "" {
@@ -78,7 +78,7 @@ func Map(p *Pod, pool *Pool, e *Entry, s *Settings, told func(r *catalog.Record)
 	g.most = max(PodRanks/max(1, uint32(ports)), value(e.Worker.Size))
 	g.size = value(g.record.Size)
 	if g.size > g.most {
-		a.fault(a.prefix+"data-parallel-size", "%d ranks are more than %s", g.size, g.mostText())
+		a.fault(AnnotationPrefix+"data-parallel-size", "%d ranks are more than %s", g.size, g.mostText())
 		g.size = 0
 	}
 	g.size = first(g.size, value(e.Worker.Size))

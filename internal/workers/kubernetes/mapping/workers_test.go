@@ -12,7 +12,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-var settings = mapping.Settings{Home: "llm", AnnotationPrefix: mapping.DefaultAnnotationPrefix, KVEvents: true}
+var settings = mapping.Settings{Home: "llm", KVEvents: true}
 
 func pod(change func(*mapping.Pod)) *mapping.Pod {
 	p := &mapping.Pod{Namespace: "llm", Name: "vllm-0", UID: "u", IP: "10.0.0.1", Ready: true}
@@ -365,7 +365,7 @@ func TestFieldsOfPods(t *testing.T) {
 		return string(text)
 	}
 	for _, f := range catalog.Fields() {
-		name := mapping.DefaultAnnotationPrefix + strings.ReplaceAll(f.Name, "_", "-")
+		name := mapping.AnnotationPrefix + strings.ReplaceAll(f.Name, "_", "-")
 		record := func(e mapping.Entry, p *mapping.Pod) (*catalog.Record, []string) {
 			m := mapping.Map(p, &mapping.Pool{Ports: []uint16{8000}}, &e, &settings, func(*catalog.Record) *catalog.Description { return nil })
 			return &m.Workers[0].Record, m.Unknown
@@ -467,7 +467,7 @@ func TestUnknownAnnotations(t *testing.T) {
 	if d := cmp.Diff([]string{"select-service/blocksize"}, m.Unknown); d != "" || !m.Cordoned || m.Workers[0].Record.Scope != (catalog.Scope{Model: "m", Tenant: "default"}) {
 		t.Errorf("cordoned %v, unknown %s", m.Cordoned, d)
 	}
-	keep := mapping.NewKeep(&e, &settings)
+	keep := mapping.NewKeep(&e)
 	if got := keep.AnnotationsOf(map[string]string{"example.com/x": "1", "select-service/a": strings.Repeat("x", 1<<20)}); len(got) != 1 || len(got["select-service/a"]) > 2<<10 {
 		t.Errorf("kept %d annotations, the value of %d bytes", len(got), len(got["select-service/a"]))
 	}

@@ -17,7 +17,7 @@ import (
 func TestFleetMeets(t *testing.T) {
 	server := natstest.Start(t)
 	f := newFleet(t, options{direct: true, nats: server.URL, last: 1, args: func([]string, int) []string {
-		return []string{"--use-kv-events=false", "--fleet-settings"}
+		return []string{"--use-kv-events=false"}
 	}})
 	first, second, late := f.replicas[0], f.replicas[1], f.replicas[2]
 	f.registerOnce(first, second)

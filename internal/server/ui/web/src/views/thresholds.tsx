@@ -26,7 +26,7 @@ export function ThresholdsDialog(props: { may: boolean; close: () => void }) {
   const close = () => { setAsked(false); setEdited(null); setRound(round + 1); };
   return (
     <Dialog title="Thresholds" close={props.close} kind="wide">
-      <p class="note">A rank above one of these is busy. While every eligible rank of a model is busy, its requests are refused. What is set here counts for the life of this process, or for the whole fleet where it shares its settings (<code>--fleet-settings</code>).</p>
+      <p class="note">A rank above one of these is busy. While every eligible rank of a model is busy, its requests are refused. What is set here counts for the life of this process. In a fleet it counts for all replicas, and for those that start later.</p>
       {failure && <Fault failure={failure} what="the thresholds" />}
       {!data && !failure && <Loading what="the thresholds" />}
       {data && data.thresholds.length === 0 && <p class="note">There are no models yet.</p>}
