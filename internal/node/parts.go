@@ -18,7 +18,7 @@ type Parts struct {
 	Catalog    *catalog.Catalog
 	Scopes     *scopes.Registry
 	Ledger     *reservations.Ledger
-	Reports    *reports.Table
+	Reports    *reports.Reports
 	Thresholds *overload.Table
 	// Streams are the KV event streams of the workers; nil: KV events are off.
 	Streams    *kvevents.Subscribers

@@ -16,7 +16,7 @@ import (
 type saturations struct {
 	core
 	thresholds *overload.Table
-	reports    *reports.Table
+	reports    *reports.Reports
 }
 
 // all yields how full every scope is that has, or had, workers, or that gateways know by its name.

@@ -135,7 +135,7 @@ type Service struct {
 	blockSizes *blockSizes
 	drains     *workers.Drains
 	learners   *policies.Learners
-	reports    *reports.Table
+	reports    *reports.Reports
 	loads      *loadSources          // deliver to reports
 	streams    *kvevents.Subscribers // of the workers
 	lag        *metrics.Histogram    // of their events, in seconds
@@ -238,7 +238,7 @@ func (c *Config) eventsOf(streams *kvevents.Subscribers) *kvevents.Subscribers {
 	return streams
 }
 
-func newReports(of *Config, c *core, streams *kvevents.Subscribers) *reports.Table {
+func newReports(of *Config, c *core, streams *kvevents.Subscribers) *reports.Reports {
 	config := reports.Config{
 		TTL:          cmp.Or(of.Reports.TTL, reports.DefaultTTL),
 		StalledAfter: cmp.Or(of.Reports.StalledAfter, reports.DefaultStalledAfter),

@@ -47,7 +47,7 @@ func (s *Service) Collectors(dynamoAliases bool) []prometheus.Collector {
 	return all
 }
 
-func engineCounts(of *reports.Table) telemetry.EngineCounts {
+func engineCounts(of *reports.Reports) telemetry.EngineCounts {
 	n := of.Counts()
 	return telemetry.EngineCounts{
 		Fresh: n.Fresh, Stale: n.Stale,

@@ -15,7 +15,7 @@ import (
 func TestDropOverloadedTwice(t *testing.T) {
 	busy := overload.NewTable(overload.Thresholds{PrefillTokens: new(uint64)}, func(string) bool { return true })
 	c := scope{request: &request{
-		SelectRequest: new(SelectRequest), api: &API{thresholds: thresholds{busy: busy}, reports: new(reports.Table)},
+		SelectRequest: new(SelectRequest), api: &API{thresholds: thresholds{busy: busy}, reports: new(reports.Reports)},
 	}}
 	for id := range uint64(2) {
 		c.eligible = []catalog.Entry{{Rank: catalog.Rank{Worker: id}, Worker: new(catalog.Worker)}}

@@ -69,7 +69,7 @@ type API struct {
 	catalog    *catalog.Catalog
 	ledger     *reservations.Ledger
 	scopes     *scopes.Registry
-	reports    *reports.Table
+	reports    *reports.Reports
 	selections *counts.Selections // counts by model
 	random     selector.Source
 
@@ -83,7 +83,7 @@ type API struct {
 }
 
 // New returns the use cases.
-func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.Ledger, reported *reports.Table, log zerolog.Logger) *API {
+func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.Ledger, reported *reports.Reports, log zerolog.Logger) *API {
 	a := &API{
 		config: config, catalog: c, ledger: l, scopes: r, reports: reported,
 		selections:  counts.NewSelections(c),
@@ -214,7 +214,7 @@ func (a *API) PrefillInferred(id string) error {
 // Answering notes that bytes of an answer of a rank have come, which is a sign of its life.
 func (a *API) Answering(sc catalog.Scope, of catalog.Rank) { a.reports.Sign(sc, of) }
 
-// Await notes that the first byte of a streamed answer of a rank is awaited, see reports.Table.Await.
+// Await notes that the first byte of a streamed answer of a rank is awaited, see reports.Reports.Await.
 func (a *API) Await(sc catalog.Scope, of catalog.Rank) { a.reports.Await(sc, of) }
 
 // Awaited ends Await; came says that the byte has come.

@@ -60,9 +60,9 @@ func (c *Changes) Replace(set catalog.Set) (d catalog.Difference, err error) {
 }
 
 // Describe gives a worker what its engine says of itself, see catalog.Catalog.Describe.
-func (c *Changes) Describe(w *catalog.Worker, told *catalog.Description, fault string) (now *catalog.Worker, changed bool) {
+func (c *Changes) Describe(w *catalog.Worker, reported *catalog.Description, fault string) (now *catalog.Worker, changed bool) {
 	c.scopes.Change(func() {
-		if now, changed = c.catalog.Describe(w, told, fault); changed {
+		if now, changed = c.catalog.Describe(w, reported, fault); changed {
 			c.model(now.Scope.Model)
 		}
 	})

@@ -163,8 +163,8 @@ func (r *Registry) ReplaceWorkers(set catalog.Set) (d catalog.Difference, err er
 }
 
 // Describe gives a worker what its engine says of itself, see catalog.Catalog.Describe.
-func (r *Registry) Describe(w *catalog.Worker, told *catalog.Description, fault string) (now *catalog.Worker, changed bool) {
-	if now, changed = r.here.Describe(w, told, fault); changed {
+func (r *Registry) Describe(w *catalog.Worker, reported *catalog.Description, fault string) (now *catalog.Worker, changed bool) {
+	if now, changed = r.here.Describe(w, reported, fault); changed {
 		r.store.Look()
 	}
 	return now, changed

@@ -72,8 +72,8 @@ func (c *Client) Close() { c.http.Close() }
 // join returns the URL of a path of the engine at a URL.
 func join(base, path string) string { return strings.TrimRight(base, "/") + path }
 
-// ask gives the body of a 200 answer of at most some bytes to read. An error is an *Error.
-func (c *Client) ask(ctx context.Context, base, path string, most int64, read func(io.Reader) error) error {
+// query gives the body of a 200 answer of at most some bytes to read. An error is an *Error.
+func (c *Client) query(ctx context.Context, base, path string, most int64, read func(io.Reader) error) error {
 	url := join(base, path)
 	fail := func(status int, err error) error {
 		away := mayAnswerLater(status, err)
@@ -174,9 +174,9 @@ func mayAnswerLater(status int, err error) bool {
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// askJSON reads the JSON of an answer into v.
-func (c *Client) askJSON(ctx context.Context, base, path string, v any) error {
-	return c.ask(ctx, base, path, maxAnswer, func(body io.Reader) error {
+// queryJSON reads the JSON of an answer into v.
+func (c *Client) queryJSON(ctx context.Context, base, path string, v any) error {
+	return c.query(ctx, base, path, maxAnswer, func(body io.Reader) error {
 		text, err := io.ReadAll(body)
 		if err != nil {
 			return err

@@ -29,22 +29,22 @@ func (c *Client) Describe(ctx context.Context, text, engine string) (*catalog.De
 		return nil, err
 	}
 	q := &question{Client: c, ctx: ctx, base: base, host: u.Hostname(), engine: engines.Named(engine)}
-	q.told = &catalog.Description{Engine: engine, From: make(map[string]string), Unknown: make(map[string]string)}
-	if err := q.ask(); err != nil {
+	q.reported = &catalog.Description{Engine: engine, From: make(map[string]string), Unknown: make(map[string]string)}
+	if err := q.run(); err != nil {
 		return nil, err
 	}
-	return q.told, nil
+	return q.reported, nil
 }
 
-// ask asks the engine by its row of the table. Every engine has a list of models, so that is asked for
+// run asks the engine by its row of the table. Every engine has a list of models, so that is asked for
 // first; it may tell which engine it is.
-func (q *question) ask() error {
+func (q *question) run() error {
 	owner, noModels := q.models()
 	if isSilent(noModels) {
 		return noModels
 	}
-	if e := engines.OwnedBy(owner); e != nil && q.told.Engine == "" {
-		q.engine, q.told.Engine = e, e.Name
+	if e := engines.OwnedBy(owner); e != nil && q.reported.Engine == "" {
+		q.engine, q.reported.Engine = e, e.Name
 		return q.other(noModels, false)
 	}
 	if q.engine.InfoPaths == nil {
@@ -56,11 +56,11 @@ func (q *question) ask() error {
 // sglangOrOther finds out whether the engine is SGLang, which alone has its server information, and
 // asks it accordingly.
 func (q *question) sglangOrOther(noModels error) error {
-	named := q.told.Engine != ""
+	named := q.reported.Engine != ""
 	info, path, err := q.info()
 	switch {
 	case err == nil && info.isSGLang():
-		q.told.Engine = catalog.EngineSGLang
+		q.reported.Engine = catalog.EngineSGLang
 		q.sglang(info, path)
 		return nil
 	case err == nil && named:
@@ -71,7 +71,7 @@ func (q *question) sglangOrOther(noModels error) error {
 	if failed := q.other(noModels, false); failed != nil {
 		return failed
 	}
-	if status := statusOf(err); err != nil && q.told.BlockSize == 0 && status/100 != 4 {
+	if status := statusOf(err); err != nil && q.reported.BlockSize == 0 && status/100 != 4 {
 		q.unknown(err, catalog.FieldBlockSize, catalog.FieldSize, catalog.FieldTotalKVBlocks) // it says more than that there are no metrics
 	}
 	return nil
@@ -84,14 +84,14 @@ type question struct {
 	base string
 	host string // of the URL
 	// engine is the row of the engine's kind, as far as that is known.
-	engine *engines.Engine
-	told   *catalog.Description
+	engine   *engines.Engine
+	reported *catalog.Description
 
 	resolved []netip.Addr // of host; nil: not looked up
 }
 
 // set notes where a value comes from.
-func (q *question) set(field, from string) { q.told.From[field] = from }
+func (q *question) set(field, from string) { q.reported.From[field] = from }
 
 // unknown notes why values are not known.
 func (q *question) unknown(err error, fields ...string) {
@@ -100,10 +100,10 @@ func (q *question) unknown(err error, fields ...string) {
 		text = catalog.Clip(text)
 	}
 	for _, field := range fields {
-		q.told.Unknown[field] = text
+		q.reported.Unknown[field] = text
 	}
 	if isAway(err) {
-		q.told.Unanswered = true
+		q.reported.Unanswered = true
 	}
 }
 
@@ -114,10 +114,10 @@ func (q *question) models() (owner string, err error) {
 		q.unknown(err, catalog.FieldModel, catalog.FieldAdapters)
 		return "", err
 	}
-	q.told.Model, q.told.Adapters, q.told.Aliases, q.told.Further = m.Model, m.Adapters, m.Aliases, m.Further
+	q.reported.Model, q.reported.Adapters, q.reported.Aliases, q.reported.Further = m.Model, m.Adapters, m.Aliases, m.Further
 	q.set(catalog.FieldModel, modelsPath)
 	q.set(catalog.FieldAdapters, modelsPath)
-	if q.told.MaxModelLen = m.Length; m.Length > 0 {
+	if q.reported.MaxModelLen = m.Length; m.Length > 0 {
 		q.set(catalog.FieldMaxModelLen, modelsPath)
 	}
 	return m.Owner, nil
@@ -125,7 +125,7 @@ func (q *question) models() (owner string, err error) {
 
 // ranks sets the data-parallel ranks.
 func (q *question) ranks(first, n uint32, from string) {
-	q.told.StartRank, q.told.Size = first, n
+	q.reported.StartRank, q.reported.Size = first, n
 	q.set(catalog.FieldSize, from)
 	if first > 0 {
 		q.set(catalog.FieldStartRank, from)

@@ -36,7 +36,7 @@ type Cache struct {
 func (c *Client) Cache(ctx context.Context, base string, kind *engines.Engine) (Cache, error) {
 	var cache Cache
 	var samples map[string][]engines.Sample
-	err := c.ask(ctx, base, kind.MetricsPath, maxMetrics, func(body io.Reader) (err error) {
+	err := c.query(ctx, base, kind.MetricsPath, maxMetrics, func(body io.Reader) (err error) {
 		samples, err = cacheSamples(body, kind)
 		return err
 	})

@@ -35,7 +35,7 @@ const (
 func (c *Client) Models(ctx context.Context, base string) (Models, error) {
 	var list modelList
 	var m Models
-	err := c.askJSON(ctx, base, modelsPath, &list)
+	err := c.queryJSON(ctx, base, modelsPath, &list)
 	if err != nil {
 		return m, err
 	}
@@ -125,7 +125,7 @@ func (c *Client) Length(ctx context.Context, engine, name string) (tokens int, e
 		engine = "http://" + engine
 	}
 	var list modelList
-	if err := c.askJSON(ctx, engine, modelsPath, &list); err != nil {
+	if err := c.queryJSON(ctx, engine, modelsPath, &list); err != nil {
 		return 0, err
 	}
 	if tokens = int(list.length(name)); tokens == 0 {

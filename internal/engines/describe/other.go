@@ -33,10 +33,10 @@ func (q *question) other(noModels error, named bool) error {
 	var version struct {
 		Version string `json:"version"`
 	}
-	if q.askJSON(q.ctx, q.base, versionPath, &version) == nil && version.Version != "" {
-		q.told.Version = catalog.Clip(version.Version)
-		if q.told.Engine == "" {
-			q.told.Engine = catalog.EngineVLLM // others with this path are known by now
+	if q.queryJSON(q.ctx, q.base, versionPath, &version) == nil && version.Version != "" {
+		q.reported.Version = catalog.Clip(version.Version)
+		if q.reported.Engine == "" {
+			q.reported.Engine = catalog.EngineVLLM // others with this path are known by now
 		}
 	}
 	err = q.sources()
@@ -51,13 +51,13 @@ func (q *question) other(noModels error, named bool) error {
 
 // cache takes over what the metrics say.
 func (q *question) cache(c Cache) {
-	q.told.BlockSize = c.BlockSize
+	q.reported.BlockSize = c.BlockSize
 	q.set(catalog.FieldBlockSize, q.engine.MetricsPath)
 	if c.Ranks > 0 {
 		q.ranks(c.FirstRank, c.Ranks, q.engine.MetricsPath)
 	}
 	if c.Blocks > 0 {
-		q.told.TotalKVBlocks, q.told.KVTokens = c.Blocks, c.Tokens
+		q.reported.TotalKVBlocks, q.reported.KVTokens = c.Blocks, c.Tokens
 		q.set(catalog.FieldTotalKVBlocks, q.engine.MetricsPath)
 	}
 }
@@ -65,7 +65,7 @@ func (q *question) cache(c Cache) {
 // defaultSockets assumes the event sockets that the engine has unless it is told others. It has no
 // replay socket then.
 func (q *question) defaultSockets() (err error) {
-	q.told.KVEventsEndpoints, err = q.endpoints("*", q.engine.EventsPort, q.told.StartRank, max(q.told.Size, 1))
+	q.reported.KVEventsEndpoints, err = q.endpoints("*", q.engine.EventsPort, q.reported.StartRank, max(q.reported.Size, 1))
 	if err == nil {
 		q.set(catalog.FieldKVEventsEndpoints, catalog.FromDefault)
 	}
@@ -86,7 +86,7 @@ func (q *question) sources() error {
 		return errNoSources
 	}
 	var byRank map[string]source
-	switch err := q.askJSON(q.ctx, q.base, path, &byRank); {
+	switch err := q.queryJSON(q.ctx, q.base, path, &byRank); {
 	case err == nil && byRank != nil:
 	case err == nil, statusOf(err) == http.StatusNotFound, statusOf(err) == http.StatusOK:
 		return errNoSources
@@ -116,10 +116,10 @@ func (q *question) sources() error {
 			return notUnderstood(q.base, path, err)
 		}
 	}
-	q.told.KVEventsEndpoints = events
+	q.reported.KVEventsEndpoints = events
 	q.set(catalog.FieldKVEventsEndpoints, path)
 	if len(replays) > 0 {
-		q.told.ReplayEndpoints = replays
+		q.reported.ReplayEndpoints = replays
 		q.set(catalog.FieldReplayEndpoints, path)
 	}
 	return nil

@@ -52,7 +52,7 @@ var (
 // no such path, the status of the error is 404.
 func (q *question) info() (info serverInfo, path string, err error) {
 	for _, path = range q.engine.InfoPaths {
-		if err = q.askJSON(q.ctx, q.base, path, &info); statusOf(err) != http.StatusNotFound {
+		if err = q.queryJSON(q.ctx, q.base, path, &info); statusOf(err) != http.StatusNotFound {
 			break
 		}
 	}
@@ -61,9 +61,9 @@ func (q *question) info() (info serverInfo, path string, err error) {
 
 // sglang fills in the description from the server information, beside the list of models.
 func (q *question) sglang(info serverInfo, path string) {
-	q.told.Version = catalog.Clip(info.Version)
-	if q.told.Model == "" && checkName(info.Model) == nil {
-		q.told.Model = info.Model
+	q.reported.Version = catalog.Clip(info.Version)
+	if q.reported.Model == "" && checkName(info.Model) == nil {
+		q.reported.Model = info.Model
 		q.set(catalog.FieldModel, path)
 	}
 	if err := q.sockets(info, path); err != nil {
@@ -73,18 +73,18 @@ func (q *question) sglang(info serverInfo, path string) {
 		}
 	}
 	if info.Tokens != nil && info.PageSize != nil && *info.PageSize > 0 {
-		q.told.TotalKVBlocks = *info.Tokens / uint64(*info.PageSize)
+		q.reported.TotalKVBlocks = *info.Tokens / uint64(*info.PageSize)
 		q.set(catalog.FieldTotalKVBlocks, path)
 	}
 	if mode := info.Disaggregation; mode == catalog.RolePrefill || mode == catalog.RoleDecode {
-		q.told.Role = mode
+		q.reported.Role = mode
 		q.set(catalog.FieldRole, path)
 	}
-	if q.told.Eagle = slices.Contains(eagle, strings.ToUpper(info.Speculation)); q.told.Eagle {
+	if q.reported.Eagle = slices.Contains(eagle, strings.ToUpper(info.Speculation)); q.reported.Eagle {
 		q.set(catalog.FieldEagle, path)
 	}
 	if info.PrefillTokens != nil && *info.PrefillTokens > 0 {
-		q.told.MaxNumBatchedTokens = *info.PrefillTokens
+		q.reported.MaxNumBatchedTokens = *info.PrefillTokens
 		q.set(catalog.FieldMaxNumBatchedTokens, path)
 	}
 }
@@ -114,8 +114,8 @@ func (q *question) sockets(info serverInfo, path string) error {
 		return err
 	}
 	here := info.ranksHere(e.Ranks)
-	q.told.KVEventsEndpoints = upTo(here, events)
-	q.told.BlockSize = e.BlockSize
+	q.reported.KVEventsEndpoints = upTo(here, events)
+	q.reported.BlockSize = e.BlockSize
 	q.set(catalog.FieldBlockSize, path)
 	q.set(catalog.FieldKVEventsEndpoints, path)
 	q.ranks(0, e.Ranks, path)
@@ -127,8 +127,8 @@ func (q *question) sockets(info serverInfo, path string) error {
 		port  *uint32
 		at    *map[uint32]string
 	}{
-		{catalog.FieldReplayEndpoints, e.ReplayPort, &q.told.ReplayEndpoints},
-		{catalog.FieldLoadEndpoints, e.LoadPort, &q.told.LoadEndpoints},
+		{catalog.FieldReplayEndpoints, e.ReplayPort, &q.reported.ReplayEndpoints},
+		{catalog.FieldLoadEndpoints, e.LoadPort, &q.reported.LoadEndpoints},
 	} {
 		if further.port == nil {
 			continue
@@ -169,7 +169,7 @@ func (q *question) withoutSockets(info serverInfo, path string) error {
 	if size >= 1<<32 {
 		return fmt.Errorf("its page_size is %d", size)
 	}
-	q.told.BlockSize = uint32(size)
+	q.reported.BlockSize = uint32(size)
 	q.set(catalog.FieldBlockSize, path)
 	return nil
 }

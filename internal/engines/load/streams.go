@@ -78,9 +78,9 @@ type stream struct {
 	open atomic.Bool // in force; before, messages are passed over
 
 	// The latest report belongs to the callbacks of the socket, which run one at a time.
-	latest  Report
-	untold  bool // the sink has not been told the latest
-	changed bool // reports of which the sink is not told differ from those before them
+	latest      Report
+	undelivered bool // the sink has not been told the latest
+	changed     bool // reports of which the sink is not told differ from those before them
 
 	// mu guards what follows. It is not held while the sink is called.
 	mu   sync.Mutex
@@ -246,14 +246,14 @@ func (st *stream) read(frames [][]byte, received time.Time, last bool) {
 	if why == Good {
 		st.of.counters.reports[Push].Add(1)
 		st.changed = st.changed || report != st.latest
-		st.latest, st.untold = report, true
+		st.latest, st.undelivered = report, true
 	} else {
 		st.of.counters.drop(Push, why)
 	}
-	if last && st.untold {
+	if last && st.undelivered {
 		report = st.latest
 		report.Changed = st.changed
-		st.untold, st.changed = false, false
+		st.undelivered, st.changed = false, false
 		st.of.sink.Report(st.rank, report, received)
 	}
 }

@@ -12,40 +12,40 @@ import (
 
 // apply tells the ledger what the reports say now, where it is not what the ledger knows. It
 // returns false if there is no report any more.
-func (t *Table) apply() (any bool) {
-	now := t.config.Now()
+func (rs *Reports) apply() (any bool) {
+	now := rs.config.Now()
 	lowered := false
-	t.mu.Lock()
-	for sc, s := range t.scopes {
-		snap := t.catalog.Snapshot(sc)
+	rs.mu.Lock()
+	for sc, s := range rs.scopes {
+		snap := rs.catalog.Snapshot(sc)
 		if snap == nil {
-			t.exclusionsChanged = true
+			rs.changed = true
 			for id := range s.workers {
-				t.dropWorker(s, id)
+				rs.dropWorker(s, id)
 			}
-			delete(t.scopes, sc) // the ledger has forgotten the ranks
+			delete(rs.scopes, sc) // the ledger has forgotten the ranks
 			continue
 		}
-		t.clean(s, snap)
+		rs.clean(s, snap)
 		if s.reported {
-			lowered = t.tell(s, snap, now) || lowered
+			lowered = rs.tell(s, snap, now) || lowered
 		}
 		if now.Sub(s.watched) >= watchEvery(len(s.ranks)) {
 			s.watched = now
-			t.watch(s, snap, now)
+			rs.watch(s, snap, now)
 		}
 		if len(s.ranks) == 0 {
-			delete(t.scopes, sc)
+			delete(rs.scopes, sc)
 		}
 	}
-	if t.exclusionsChanged {
-		t.publishExclusions()
+	if rs.changed {
+		rs.publishExclusions(rs.scopes)
 		lowered = true
 	}
-	any = len(t.scopes) > 0
-	t.mu.Unlock()
-	if lowered && t.config.Changed != nil {
-		t.config.Changed()
+	any = len(rs.scopes) > 0
+	rs.mu.Unlock()
+	if lowered && rs.config.Changed != nil {
+		rs.config.Changed()
 	}
 	return any
 }
@@ -57,13 +57,13 @@ func watchEvery(ranks int) time.Duration {
 }
 
 // tell tells the ledger what has changed in a scope, and reports whether some load went down.
-func (t *Table) tell(s *scope, snap *catalog.Snapshot, now time.Time) (lowered bool) {
-	loads, ok := t.news(s, snap, now)
+func (rs *Reports) tell(s *scopeReports, snap *catalog.Snapshot, now time.Time) (lowered bool) {
+	loads, ok := rs.news(s, snap, now)
 	if !ok {
-		loads = t.loads(s, snap, now)
+		loads = rs.loads(s, snap, now)
 	}
 	var changed []reservations.RankEngineLoad
-	t.ledger.Look(snap.Scope, nil, func(v *reservations.View) {
+	rs.ledger.Look(snap.Scope, nil, func(v *reservations.View) {
 		for i := range loads {
 			l := &loads[i]
 			known := reservations.EngineLoad{}
@@ -76,7 +76,7 @@ func (t *Table) tell(s *scope, snap *catalog.Snapshot, now time.Time) (lowered b
 			}
 		}
 	})
-	t.ledger.SetEngineLoads(snap.Scope, changed)
+	rs.ledger.SetEngineLoads(snap.Scope, changed)
 	s.reported = false
 	for _, r := range s.ranks {
 		if s.reported = r.latest() != nil; s.reported {
@@ -87,14 +87,14 @@ func (t *Table) tell(s *scope, snap *catalog.Snapshot, now time.Time) (lowered b
 }
 
 // clean drops the ranks that have left.
-func (t *Table) clean(s *scope, snap *catalog.Snapshot) {
+func (rs *Reports) clean(s *scopeReports, snap *catalog.Snapshot) {
 	if s.snapshot == snap {
 		return
 	}
 	s.snapshot, s.order = snap, nil
 	for of := range s.ranks {
 		if _, ok := snap.Entry(of); !ok {
-			t.drop(s, of)
+			rs.drop(s, of)
 		}
 	}
 }
@@ -102,21 +102,21 @@ func (t *Table) clean(s *scope, snap *catalog.Snapshot) {
 // news returns what the reports that have come since the last call say of their ranks. ok is false if
 // they may mean something for others too: if not all ranks of the scope are heard of the same parts.
 // The slice is valid until the next call of news or loads.
-func (t *Table) news(s *scope, snap *catalog.Snapshot, now time.Time) (all []reservations.RankEngineLoad, ok bool) {
+func (rs *Reports) news(s *scopeReports, snap *catalog.Snapshot, now time.Time) (all []reservations.RankEngineLoad, ok bool) {
 	ok = s.order != nil && now.Before(s.allFresh)
-	all = t.loadsOf[:0]
+	all = rs.loadsOf[:0]
 	for i, r := range s.came {
 		s.came[i], r.came = nil, false
 		if !ok {
 			continue
 		}
-		h := t.fresh(r, now)
+		h := rs.fresh(r, now)
 		if ok = h != nil && h.foreign.known() == s.known; ok {
 			all = append(all, h.load(r, &snap.Ranks()[r.index], snap.BlockSize))
-			s.allFresh = earlier(s.allFresh, h.at.Add(t.ttl(&h.Report)))
+			s.allFresh = earlier(s.allFresh, h.at.Add(rs.ttl(&h.Report)))
 		}
 	}
-	s.came, t.loadsOf = s.came[:0], all
+	s.came, rs.loadsOf = s.came[:0], all
 	return all, ok
 }
 
@@ -131,18 +131,18 @@ func earlier(a, b time.Time) time.Time {
 // if at least half of the ranks have a fresh report that knows it. The other ranks are then taken
 // to have the median: an engine that is not heard must not make its rank attractive. The slice is
 // valid until the next call of news or loads.
-func (t *Table) loads(s *scope, snap *catalog.Snapshot, now time.Time) []reservations.RankEngineLoad {
-	all, fresh := t.loadsOf[:0], t.freshOf[:0]
+func (rs *Reports) loads(s *scopeReports, snap *catalog.Snapshot, now time.Time) []reservations.RankEngineLoad {
+	all, fresh := rs.loadsOf[:0], rs.freshOf[:0]
 	var known [numParts]int
 	same := true // all are heard of the same parts
 	s.allFresh = now.Add(time.Hour)
 	for i, r := range s.ordered() {
 		e := &snap.Ranks()[i]
 		of := reservations.RankEngineLoad{Slot: e.Slot, Rank: e.Rank}
-		var h *heard
+		var h *lastReport
 		if r != nil {
 			of.TotalBlocks = r.blocks
-			h = t.fresh(r, now)
+			h = rs.fresh(r, now)
 		}
 		if h == nil {
 			same = false
@@ -158,11 +158,11 @@ func (t *Table) loads(s *scope, snap *catalog.Snapshot, now time.Time) []reserva
 				s.known = has
 			}
 			same = same && has == s.known
-			s.allFresh = earlier(s.allFresh, h.at.Add(t.ttl(&h.Report)))
+			s.allFresh = earlier(s.allFresh, h.at.Add(rs.ttl(&h.Report)))
 		}
 		all, fresh = append(all, of), append(fresh, h)
 	}
-	t.loadsOf, t.freshOf = all, fresh
+	rs.loadsOf, rs.freshOf = all, fresh
 	if same {
 		return all
 	}
@@ -194,10 +194,10 @@ func (t *Table) loads(s *scope, snap *catalog.Snapshot, now time.Time) []reserva
 }
 
 // load returns what a report says of its rank alone.
-func (h *heard) load(r *rank, e *catalog.Entry, blockSize uint32) reservations.RankEngineLoad {
+func (l *lastReport) load(r *rankReport, e *catalog.Entry, blockSize uint32) reservations.RankEngineLoad {
 	of := reservations.RankEngineLoad{Slot: e.Slot, Rank: e.Rank}
-	of.TotalBlocks, of.MaxRequests = r.blocks, clamp(h.MaxRunning.Or(0))
-	of.Reported, of.Foreign = h.reported(blockSize), h.foreign.foreign()
+	of.TotalBlocks, of.MaxRequests = r.blocks, clamp(l.MaxRunning.Or(0))
+	of.Reported, of.Foreign = l.reported(blockSize), l.foreign.foreign()
 	return of
 }
 
@@ -221,7 +221,7 @@ func (p *parts) known() (known [numParts]bool) {
 }
 
 // medianOf returns the median of a part of the foreign load where it is known.
-func medianOf(fresh []*heard, part int) uint64 {
+func medianOf(fresh []*lastReport, part int) uint64 {
 	values := make([]uint64, 0, len(fresh))
 	for _, h := range fresh {
 		if h == nil {
@@ -236,11 +236,11 @@ func medianOf(fresh []*heard, part int) uint64 {
 }
 
 // reported returns all that the engine has by its report, 0 for what is unknown.
-func (h *heard) reported(blockSize uint32) reservations.SlotLoad {
+func (l *lastReport) reported(blockSize uint32) reservations.SlotLoad {
 	return reservations.SlotLoad{
-		PrefillTokens: h.WaitingUncachedTokens.Or(0),
-		Blocks:        inBlocks(h.KVTokensUsed.Or(0), blockSize),
-		Requests:      clamp(h.Running.Or(0) + h.Waiting.Or(0)),
+		PrefillTokens: l.WaitingUncachedTokens.Or(0),
+		Blocks:        inBlocks(l.KVTokensUsed.Or(0), blockSize),
+		Requests:      clamp(l.Running.Or(0) + l.Waiting.Or(0)),
 	}
 }
 
@@ -262,4 +262,4 @@ func lower(from, to *reservations.EngineLoad) bool {
 		to.Reported.Blocks < from.Reported.Blocks || to.Reported.PrefillTokens < from.Reported.PrefillTokens
 }
 
-var _ load.Sink = (*Table)(nil)
+var _ load.Sink = (*Reports)(nil)

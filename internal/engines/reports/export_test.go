@@ -3,17 +3,17 @@ package reports
 import "time"
 
 // LookAtAll makes the next look at the reports one at all ranks.
-func (t *Table) LookAtAll() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, s := range t.scopes {
+func (rs *Reports) LookAtAll() {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for _, s := range rs.scopes {
 		s.allFresh = time.Time{}
 	}
 }
 
 // Workers returns the number of workers of which the table knows something.
-func (t *Table) Workers() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.of)
+func (rs *Reports) Workers() int {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	return len(rs.of)
 }

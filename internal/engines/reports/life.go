@@ -69,9 +69,19 @@ func (e *Exclusion) Try(now time.Time) bool {
 // Exclusions has the ranks of one scope that are not alive. It never changes; nil has none.
 type Exclusions map[catalog.Rank]*Exclusion
 
+// Liveness knows which ranks give no sign of life. It is a part of Reports, whose lock guards it but for
+// what is atomic.
+type Liveness struct {
+	config      Config
+	excluded    atomic.Pointer[map[catalog.Scope]Exclusions] // nil: none
+	allExcluded atomic.Uint64
+	changed     bool // since excluded was published
+	became      [numStates]uint64
+}
+
 // Excluded returns the ranks of a scope that are not alive. It takes no lock.
-func (t *Table) Excluded(sc catalog.Scope) Exclusions {
-	all := t.excluded.Load()
+func (l *Liveness) Excluded(sc catalog.Scope) Exclusions {
+	all := l.excluded.Load()
 	if all == nil {
 		return nil
 	}
@@ -80,30 +90,30 @@ func (t *Table) Excluded(sc catalog.Scope) Exclusions {
 
 // NoteAllExcluded counts a choice in which all eligible ranks were not alive, so that none was
 // excluded.
-func (t *Table) NoteAllExcluded() { t.allExcluded.Add(1) }
+func (l *Liveness) NoteAllExcluded() { l.allExcluded.Add(1) }
 
 // Sign notes a sign of life of a rank.
-func (t *Table) Sign(sc catalog.Scope, of catalog.Rank) {
-	if !t.used.Load() {
+func (rs *Reports) Sign(sc catalog.Scope, of catalog.Rank) {
+	if !rs.used.Load() {
 		return
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if s := t.scopes[sc]; s != nil && s.ranks[of] != nil {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if s := rs.scopes[sc]; s != nil && s.ranks[of] != nil {
 		s.ranks[of].life.signed = true
 	}
 }
 
 // Await notes that the first byte of a streamed answer of a rank is awaited, which is unfinished work
 // of its engine. Each call is followed by one of Awaited.
-func (t *Table) Await(sc catalog.Scope, of catalog.Rank) {
-	if t.config.StalledAfter <= 0 {
+func (rs *Reports) Await(sc catalog.Scope, of catalog.Rank) {
+	if rs.config.StalledAfter <= 0 {
 		return
 	}
-	now := t.config.Now()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	_, r := t.rank(sc, of)
+	now := rs.config.Now()
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	_, r := rs.rank(sc, of)
 	if r.awaited++; r.awaited == 1 && r.state() == Alive {
 		r.life.last = now // it may have been idle
 	}
@@ -111,10 +121,10 @@ func (t *Table) Await(sc catalog.Scope, of catalog.Rank) {
 
 // Awaited notes that an answer of a rank is not awaited any more. came: it has begun, which is a sign
 // of life.
-func (t *Table) Awaited(sc catalog.Scope, of catalog.Rank, came bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s := t.scopes[sc]
+func (rs *Reports) Awaited(sc catalog.Scope, of catalog.Rank, came bool) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	s := rs.scopes[sc]
 	if s == nil || s.ranks[of] == nil {
 		return // it has left
 	}
@@ -123,25 +133,25 @@ func (t *Table) Awaited(sc catalog.Scope, of catalog.Rank, came bool) {
 	r.life.signed = r.life.signed || came
 }
 
-// watch judges the signs of life of a scope's ranks. It needs t.mu.
-func (t *Table) watch(s *scope, snap *catalog.Snapshot, now time.Time) {
-	if t.config.StalledAfter <= 0 {
+// watch judges the signs of life of a scope's ranks. It needs rs.mu.
+func (rs *Reports) watch(s *scopeReports, snap *catalog.Snapshot, now time.Time) {
+	if rs.config.StalledAfter <= 0 {
 		return
 	}
 	type judged struct {
 		catalog.Entry
-		*rank
+		*rankReport
 		state State
 	}
 	var changed []judged
 	var gone []catalog.Rank // nothing is kept of them
-	t.ledger.Look(snap.Scope, nil, func(v *reservations.View) {
+	rs.ledger.Look(snap.Scope, nil, func(v *reservations.View) {
 		for i, r := range s.ordered() {
 			if r == nil {
 				continue
 			}
 			e := snap.Ranks()[i]
-			if signs := v.Signs(e.Slot) + t.events(e.Rank); signs != r.life.signs {
+			if signs := v.Signs(e.Slot) + rs.events(e.Rank); signs != r.life.signs {
 				r.life.signed = r.life.signed || r.life.seen
 				r.life.signs = signs
 			}
@@ -149,7 +159,7 @@ func (t *Table) watch(s *scope, snap *catalog.Snapshot, now time.Time) {
 			if r.life.signed {
 				r.life.last = now
 			}
-			if state := t.judge(v, e, r, now); state != r.state() {
+			if state := rs.judge(v, e, r, now); state != r.state() {
 				changed = append(changed, judged{e, r, state})
 			}
 			r.life.signed = false
@@ -159,16 +169,16 @@ func (t *Table) watch(s *scope, snap *catalog.Snapshot, now time.Time) {
 		}
 	})
 	for _, of := range gone {
-		t.drop(s, of)
+		rs.drop(s, of)
 	}
 	for _, x := range changed {
-		t.become(snap.Scope, x.Entry, x.rank, x.state, now)
+		rs.become(snap.Scope, x.Entry, x.rankReport, x.state, now)
 	}
 }
 
 // judge returns the state of a rank, which does not become Alive without a sign or a report.
-func (t *Table) judge(v *reservations.View, e catalog.Entry, r *rank, now time.Time) State {
-	switch silent, was := t.isSilent(r, now), r.state(); {
+func (l *Liveness) judge(v *reservations.View, e catalog.Entry, r *rankReport, now time.Time) State {
+	switch silent, was := l.isSilent(r, now), r.state(); {
 	case r.life.signed:
 		return Alive
 	case silent:
@@ -176,34 +186,34 @@ func (t *Table) judge(v *reservations.View, e catalog.Entry, r *rank, now time.T
 	case was == Stalled:
 		return Stalled
 	}
-	limit, works := t.patience(r)
+	limit, works := l.patience(r)
 	since := now.Sub(r.life.last)
-	if !works || since < limit || since < firstTokens*t.firstToken(v, e, r) {
+	if !works || since < limit || since < firstTokens*l.firstToken(v, e, r) {
 		return Alive
 	}
 	return Stalled
 }
 
-func (r *rank) state() State {
+func (r *rankReport) state() State {
 	if x := r.life.excluded; x != nil {
 		return x.State
 	}
 	return Alive
 }
 
-func (t *Table) events(of catalog.Rank) uint64 {
-	if t.config.Events == nil {
+func (rs *Reports) events(of catalog.Rank) uint64 {
+	if rs.config.Events == nil {
 		return 0
 	}
-	return t.config.Events(of)
+	return rs.config.Events(of)
 }
 
 // patience returns for how long the rank may give no sign, without regard to its prefills.
 // works is false if neither a source that beats and is not paused nor an awaited answer shows
 // unfinished work.
-func (t *Table) patience(r *rank) (limit time.Duration, works bool) {
-	limit = t.config.StalledAfter
-	var last *heard
+func (l *Liveness) patience(r *rankReport) (limit time.Duration, works bool) {
+	limit = l.config.StalledAfter
+	var last *lastReport
 	for i := range r.by {
 		if h := &r.by[i]; h.beats() && !h.paused && (last == nil || h.at.After(last.at)) {
 			last = h
@@ -216,10 +226,10 @@ func (t *Table) patience(r *rank) (limit time.Duration, works bool) {
 }
 
 // beats reports whether the source has promised to speak again.
-func (h *heard) beats() bool { return !h.at.IsZero() && h.Interval > 0 }
+func (l *lastReport) beats() bool { return !l.at.IsZero() && l.Interval > 0 }
 
 // isSilent reports whether the rank's sources have spoken and do not, and nothing else is heard.
-func (t *Table) isSilent(r *rank, now time.Time) bool {
+func (l *Liveness) isSilent(r *rankReport, now time.Time) bool {
 	beats := false
 	for i := range r.by {
 		h := &r.by[i]
@@ -235,10 +245,10 @@ func (t *Table) isSilent(r *rank, now time.Time) bool {
 }
 
 // firstToken returns how long the oldest unfinished prefill of a rank should take.
-func (t *Table) firstToken(v *reservations.View, e catalog.Entry, r *rank) time.Duration {
+func (l *Liveness) firstToken(v *reservations.View, e catalog.Entry, r *rankReport) time.Duration {
 	predicted := 0.0
-	if t.config.FirstToken != nil {
-		predicted = t.config.FirstToken(v, e)
+	if l.config.FirstToken != nil {
+		predicted = l.config.FirstToken(v, e)
 	}
 	if rate := r.prefill.rate(); rate > 0 {
 		tokens := float64(v.Queue(e.Slot).HeadTokens)
@@ -251,14 +261,14 @@ func (t *Table) firstToken(v *reservations.View, e catalog.Entry, r *rank) time.
 }
 
 // become changes the state of a rank to another one.
-func (t *Table) become(sc catalog.Scope, e catalog.Entry, r *rank, state State, now time.Time) {
+func (l *Liveness) become(sc catalog.Scope, e catalog.Entry, r *rankReport, state State, now time.Time) {
 	was := r.state()
-	t.exclusionsChanged = true
+	l.changed = true
 	text, level := "engine gives signs of life again", zerolog.InfoLevel
 	if state == Alive {
 		r.life.excluded = nil
 	} else {
-		t.becameExcluded[state]++
+		l.became[state]++
 		text, level = "engine gives no sign of life: it gets no new requests", zerolog.WarnLevel
 		x := &Exclusion{State: state}
 		x.trial.Store(now.Add(trialEvery).UnixNano())
@@ -267,14 +277,14 @@ func (t *Table) become(sc catalog.Scope, e catalog.Entry, r *rank, state State, 
 		}
 		r.life.excluded = x
 	}
-	t.config.Log.WithLevel(level).Str("model", catalog.Clip(sc.Model)).Str("tenant", catalog.Clip(sc.Tenant)).
+	l.config.Log.WithLevel(level).Str("model", catalog.Clip(sc.Model)).Str("tenant", catalog.Clip(sc.Tenant)).
 		Uint64("worker_id", e.Rank.Worker).Uint32("dp_rank", e.Rank.DP).Stringer("state", state).Msg(text)
 }
 
-// publishExclusions shows the ranks that are not alive to choices. It needs t.mu.
-func (t *Table) publishExclusions() {
+// publishExclusions shows the ranks that are not alive to choices. It needs rs.mu.
+func (l *Liveness) publishExclusions(scopes map[catalog.Scope]*scopeReports) {
 	var all map[catalog.Scope]Exclusions
-	for sc, s := range t.scopes {
+	for sc, s := range scopes {
 		for of, r := range s.ranks {
 			if r.life.excluded == nil {
 				continue
@@ -288,12 +298,12 @@ func (t *Table) publishExclusions() {
 			all[sc][of] = r.life.excluded
 		}
 	}
-	t.exclusionsChanged = false
+	l.changed = false
 	if all == nil {
-		t.excluded.Store(nil)
+		l.excluded.Store(nil)
 		return
 	}
-	t.excluded.Store(&all)
+	l.excluded.Store(&all)
 }
 
 // prefill is what an engine has prefilled since it started, or since it was first heard.

@@ -416,7 +416,7 @@ func TestNews(t *testing.T) {
 						w.Put(servicetest.Record(workers+uint64(step), 1))
 					}
 				}
-				other.Reports().(*reports.Table).LookAtAll()
+				other.Reports().(*reports.Reports).LookAtAll()
 				pass(100 * time.Millisecond)
 				a, b := one.Loads(nil, nil)[0].Loads, other.Loads(nil, nil)[0].Loads
 				for i := range a {
@@ -434,7 +434,7 @@ func TestNews(t *testing.T) {
 func TestWorkersGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, 1)
-		table := w.Reports().(*reports.Table)
+		table := w.Reports().(*reports.Reports)
 		other := catalog.Scope{Model: "other", Tenant: servicetest.Scope.Tenant}
 		for id := uint64(1); id < 9; id++ {
 			w.Put(servicetest.Record(id, 2, func(r *catalog.Record) {

@@ -26,7 +26,7 @@ const (
 	settleAge = 500 * time.Millisecond
 )
 
-// Config has the settings of a Table.
+// Config has the settings of Reports.
 type Config struct {
 	// TTL is how long a report is used, at least 2.5 intervals of its source.
 	TTL time.Duration
@@ -49,49 +49,44 @@ type Config struct {
 	Log zerolog.Logger
 }
 
-// Table has the latest report of each source of each rank. It implements load.Sink. Its memory is
+// Reports has the latest report of each source of each rank. It implements load.Sink. Its memory is
 // bounded by the number of ranks: reports of ranks that no worker has are dropped.
-type Table struct {
-	config  Config
+type Reports struct {
+	Liveness
 	catalog *catalog.Catalog
 	ledger  *reservations.Ledger
 	woken   chan struct{} // there is something for Run to do
 
-	excluded    atomic.Pointer[map[catalog.Scope]Exclusions] // nil: none
-	allExcluded atomic.Uint64
-	used        atomic.Bool // something has ever been reported
+	used atomic.Bool // something has ever been reported
 
 	// mu guards the fields below. The ledger may be called while it is held, not the reverse.
 	mu     sync.Mutex
-	scopes map[catalog.Scope]*scope
+	scopes map[catalog.Scope]*scopeReports
 	of     map[uint64]catalog.Scope // by worker id: the scope that has its ranks, or had them last
 	unused uint64                   // reports of ranks that were not attached
 
 	loadsOf []reservations.RankEngineLoad // memory of loads, of one call
-	freshOf []*heard
-
-	exclusionsChanged bool // since they were published
-	becameExcluded    [numStates]uint64
+	freshOf []*lastReport
 }
 
-// scope has the ranks of a scope that have reported, or whose answers are awaited.
-type scope struct {
+// scopeReports has the ranks of a scope that have reported, or whose answers are awaited.
+type scopeReports struct {
 	name     catalog.Scope
-	ranks    map[catalog.Rank]*rank
+	ranks    map[catalog.Rank]*rankReport
 	workers  map[uint64]int    // how many of ranks a worker has
 	snapshot *catalog.Snapshot // by which ranks was last cleaned
-	order    []*rank           // ranks in the order of those of snapshot, nil for one that is not in ranks; nil: to be made
+	order    []*rankReport     // ranks in the order of those of snapshot, nil for one that is not in ranks; nil: to be made
 	watched  time.Time         // when signs of life were looked at
 	reported bool              // there are reports, or the ledger knows of some that were there
 
-	came     []*rank        // ranks with reports of which the ledger has not been told
+	came     []*rankReport  // ranks with reports of which the ledger has not been told
 	known    [numParts]bool // the parts of which all ranks are heard, until allFresh
 	allFresh time.Time      // until when all ranks have fresh reports; zero: not all have, or not of the same parts
 }
 
-// rank has what the sources of one rank have said, and the signs of its life.
-type rank struct {
-	by      [load.Sources]heard
+// rankReport has what the sources of one rank have said, and the signs of its life.
+type rankReport struct {
+	by      [load.Sources]lastReport
 	index   int    // in the scope's order
 	came    bool   // is in the scope's came
 	awaited int    // streamed answers of which no byte has come; see Await
@@ -101,8 +96,8 @@ type rank struct {
 	prefill prefill
 }
 
-// heard is the latest report of one source.
-type heard struct {
+// lastReport is the latest report of one source.
+type lastReport struct {
 	load.Report
 	at     time.Time // zero: none
 	paused bool      // see load.Sink
@@ -122,29 +117,29 @@ const (
 )
 
 // New returns an empty table for the ranks of a catalog and their ledger.
-func New(config Config, c *catalog.Catalog, l *reservations.Ledger) *Table {
-	return &Table{
-		config: config, catalog: c, ledger: l,
+func New(config Config, c *catalog.Catalog, l *reservations.Ledger) *Reports {
+	return &Reports{
+		Liveness: Liveness{config: config}, catalog: c, ledger: l,
 		woken:  make(chan struct{}, 1),
-		scopes: make(map[catalog.Scope]*scope),
+		scopes: make(map[catalog.Scope]*scopeReports),
 		of:     make(map[uint64]catalog.Scope),
 	}
 }
 
 // Report implements load.Sink.
-func (t *Table) Report(of catalog.Rank, report load.Report, at time.Time) {
-	snap, e, ok := t.find(of)
+func (rs *Reports) Report(of catalog.Rank, report load.Report, at time.Time) {
+	snap, e, ok := rs.find(of)
 	var booked reservations.Settled
 	if ok {
-		booked, ok = t.ledger.Settled(snap.Scope, e.Slot, of, settleAge)
+		booked, ok = rs.ledger.Settled(snap.Scope, e.Slot, of, settleAge)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
 	if !ok {
-		t.unused++
+		rs.unused++
 		return
 	}
-	s, r := t.rank(snap.Scope, of)
+	s, r := rs.rank(snap.Scope, of)
 	s.reported = true
 	if !r.came {
 		r.came = true
@@ -155,31 +150,31 @@ func (t *Table) Report(of catalog.Rank, report load.Report, at time.Time) {
 	if was := &r.by[report.Source]; changed || was.at.IsZero() || was.paused || was.Report != report {
 		r.life.last, r.life.signed = at, true
 	}
-	if r.prefill.add(&report) && t.config.Measured != nil {
+	if r.prefill.add(&report) && rs.config.Measured != nil {
 		if rate := r.prefill.rate(); rate > 0 {
-			t.config.Measured(snap.Scope, e, rate)
+			rs.config.Measured(snap.Scope, e, rate)
 		}
 	}
-	r.by[report.Source] = heard{Report: report, at: at, foreign: foreign(&report, &booked, snap.BlockSize)}
+	r.by[report.Source] = lastReport{Report: report, at: at, foreign: foreign(&report, &booked, snap.BlockSize)}
 	if tokens, known := report.KVTokensTotal.Get(); known {
 		r.blocks = tokens / uint64(snap.BlockSize)
-		t.compareCapacity(snap.Scope, e, r)
+		rs.compareCapacity(snap.Scope, e, r)
 	}
 }
 
-// rank returns what is kept of a rank and of its scope. It needs t.mu.
-func (t *Table) rank(sc catalog.Scope, of catalog.Rank) (*scope, *rank) {
-	t.of[of.Worker] = sc
-	s := t.scopes[sc]
+// rank returns what is kept of a rank and of its scope. It needs rs.mu.
+func (rs *Reports) rank(sc catalog.Scope, of catalog.Rank) (*scopeReports, *rankReport) {
+	rs.of[of.Worker] = sc
+	s := rs.scopes[sc]
 	if s == nil {
-		s = &scope{name: sc, ranks: make(map[catalog.Rank]*rank), workers: make(map[uint64]int)}
-		t.scopes[sc] = s
-		t.used.Store(true)
-		t.wake()
+		s = &scopeReports{name: sc, ranks: make(map[catalog.Rank]*rankReport), workers: make(map[uint64]int)}
+		rs.scopes[sc] = s
+		rs.used.Store(true)
+		rs.wake()
 	}
 	r := s.ranks[of]
 	if r == nil {
-		r = new(rank)
+		r = new(rankReport)
 		s.ranks[of], s.order = r, nil
 		s.workers[of.Worker]++
 	}
@@ -187,51 +182,51 @@ func (t *Table) rank(sc catalog.Scope, of catalog.Rank) (*scope, *rank) {
 }
 
 // Pause implements load.Sink.
-func (t *Table) Pause(of catalog.Rank, source load.Source) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if s := t.scopes[t.of[of.Worker]]; s != nil && s.ranks[of] != nil {
+func (rs *Reports) Pause(of catalog.Rank, source load.Source) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if s := rs.scopes[rs.of[of.Worker]]; s != nil && s.ranks[of] != nil {
 		s.ranks[of].by[source].paused = true
 	}
 }
 
 // Remove implements load.Sink.
-func (t *Table) Remove(of catalog.Rank, source load.Source) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s := t.scopes[t.of[of.Worker]]
+func (rs *Reports) Remove(of catalog.Rank, source load.Source) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	s := rs.scopes[rs.of[of.Worker]]
 	if s == nil || s.ranks[of] == nil {
 		return
 	}
 	r := s.ranks[of]
-	r.by[source], s.allFresh = heard{}, time.Time{}
+	r.by[source], s.allFresh = lastReport{}, time.Time{}
 	if r.latest() == nil && r.awaited == 0 {
-		t.drop(s, of)
+		rs.drop(s, of)
 	}
 }
 
-// drop forgets a rank. It needs t.mu.
-func (t *Table) drop(s *scope, of catalog.Rank) {
-	t.exclusionsChanged = t.exclusionsChanged || s.ranks[of].life.excluded != nil
+// drop forgets a rank. It needs rs.mu.
+func (rs *Reports) drop(s *scopeReports, of catalog.Rank) {
+	rs.changed = rs.changed || s.ranks[of].life.excluded != nil
 	delete(s.ranks, of)
 	s.order = nil
 	if s.workers[of.Worker]--; s.workers[of.Worker] == 0 {
-		t.dropWorker(s, of.Worker)
+		rs.dropWorker(s, of.Worker)
 	}
 }
 
-// dropWorker forgets a worker of which the scope has no ranks any more. It needs t.mu.
-func (t *Table) dropWorker(s *scope, id uint64) {
+// dropWorker forgets a worker of which the scope has no ranks any more. It needs rs.mu.
+func (rs *Reports) dropWorker(s *scopeReports, id uint64) {
 	delete(s.workers, id)
-	if t.of[id] == s.name {
-		delete(t.of, id)
+	if rs.of[id] == s.name {
+		delete(rs.of, id)
 	}
 }
 
 // ordered returns order.
-func (s *scope) ordered() []*rank {
+func (s *scopeReports) ordered() []*rankReport {
 	if s.order == nil {
-		s.order = make([]*rank, s.snapshot.NumRanks)
+		s.order = make([]*rankReport, s.snapshot.NumRanks)
 		for i, e := range s.snapshot.Ranks() {
 			if r := s.ranks[e.Rank]; r != nil {
 				s.order[i], r.index = r, i
@@ -242,18 +237,18 @@ func (s *scope) ordered() []*rank {
 }
 
 // find returns the schedulable rank with its scope.
-func (t *Table) find(of catalog.Rank) (*catalog.Snapshot, catalog.Entry, bool) {
-	t.mu.Lock()
-	sc, known := t.of[of.Worker]
-	t.mu.Unlock()
+func (rs *Reports) find(of catalog.Rank) (*catalog.Snapshot, catalog.Entry, bool) {
+	rs.mu.Lock()
+	sc, known := rs.of[of.Worker]
+	rs.mu.Unlock()
 	if known {
-		if snap := t.catalog.Snapshot(sc); snap != nil {
+		if snap := rs.catalog.Snapshot(sc); snap != nil {
 			if e, ok := snap.Entry(of); ok {
 				return snap, e, true
 			}
 		}
 	}
-	for _, snap := range t.catalog.Snapshots() {
+	for _, snap := range rs.catalog.Snapshots() {
 		if e, ok := snap.Entry(of); ok {
 			return snap, e, true
 		}
@@ -261,21 +256,21 @@ func (t *Table) find(of catalog.Rank) (*catalog.Snapshot, catalog.Entry, bool) {
 	return nil, catalog.Entry{}, false
 }
 
-func (t *Table) wake() {
+func (rs *Reports) wake() {
 	select {
-	case t.woken <- struct{}{}:
+	case rs.woken <- struct{}{}:
 	default:
 	}
 }
 
 // compareCapacity warns, once, if a worker's record has another number of blocks than its engine.
-func (t *Table) compareCapacity(sc catalog.Scope, e catalog.Entry, r *rank) {
+func (rs *Reports) compareCapacity(sc catalog.Scope, e catalog.Entry, r *rankReport) {
 	recorded := e.Worker.TotalKVBlocks
 	if recorded == nil || r.warned || !catalog.CapacityDiffers(*recorded, r.blocks) {
 		return
 	}
 	r.warned = true
-	t.config.Log.Warn().Str("model", catalog.Clip(sc.Model)).Str("tenant", catalog.Clip(sc.Tenant)).
+	rs.config.Log.Warn().Str("model", catalog.Clip(sc.Model)).Str("tenant", catalog.Clip(sc.Tenant)).
 		Uint64("worker_id", e.Rank.Worker).Uint32("dp_rank", e.Rank.DP).
 		Uint64("total_kv_blocks", *recorded).Uint64("reported", r.blocks).
 		Msg("engine has another number of KV blocks than its worker's record")
@@ -309,16 +304,16 @@ func inBlocks(tokens uint64, blockSize uint32) uint64 {
 }
 
 // ttl returns how long a report is used.
-func (t *Table) ttl(r *load.Report) time.Duration { return max(t.config.TTL, quiet(r.Interval)) }
+func (rs *Reports) ttl(r *load.Report) time.Duration { return max(rs.config.TTL, quiet(r.Interval)) }
 
 // quiet returns how long a source with the given interval may be quiet before something is wrong.
 func quiet(interval time.Duration) time.Duration { return interval * 5 / 2 }
 
 // fresh returns the report that is used at a time, of the first source that has one that is young
 // enough; nil: none.
-func (t *Table) fresh(r *rank, now time.Time) *heard {
+func (rs *Reports) fresh(r *rankReport, now time.Time) *lastReport {
 	for i := range r.by {
-		if h := &r.by[i]; !h.at.IsZero() && now.Sub(h.at) < t.ttl(&h.Report) {
+		if h := &r.by[i]; !h.at.IsZero() && now.Sub(h.at) < rs.ttl(&h.Report) {
 			return h
 		}
 	}
@@ -326,7 +321,7 @@ func (t *Table) fresh(r *rank, now time.Time) *heard {
 }
 
 // latest returns the report that came last, nil if there is none.
-func (r *rank) latest() (last *heard) {
+func (r *rankReport) latest() (last *lastReport) {
 	for i := range r.by {
 		if h := &r.by[i]; !h.at.IsZero() && (last == nil || h.at.After(last.at)) {
 			last = h
@@ -344,15 +339,15 @@ type Status struct {
 }
 
 // Status returns the status of a rank; ok is false if no source of it has reported.
-func (t *Table) Status(sc catalog.Scope, of catalog.Rank) (st Status, ok bool) {
-	now := t.config.Now()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s := t.scopes[sc]
+func (rs *Reports) Status(sc catalog.Scope, of catalog.Rank) (st Status, ok bool) {
+	now := rs.config.Now()
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	s := rs.scopes[sc]
 	if s == nil || s.ranks[of] == nil || s.ranks[of].latest() == nil {
 		return st, false
 	}
-	h := t.fresh(s.ranks[of], now)
+	h := rs.fresh(s.ranks[of], now)
 	if st.Stale = h == nil; st.Stale {
 		h = s.ranks[of].latest()
 	}
@@ -361,7 +356,7 @@ func (t *Table) Status(sc catalog.Scope, of catalog.Rank) (st Status, ok bool) {
 	return st, true
 }
 
-// Counts are the numbers of ranks and events of a Table.
+// Counts are the numbers of ranks and events of Reports.
 type Counts struct {
 	Fresh, Stale int               // ranks that have reported
 	Excluded     [numStates]int    // ranks that are not alive, by state
@@ -371,14 +366,14 @@ type Counts struct {
 }
 
 // Counts returns the counts.
-func (t *Table) Counts() (n Counts) {
-	now := t.config.Now()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, s := range t.scopes {
+func (rs *Reports) Counts() (n Counts) {
+	now := rs.config.Now()
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for _, s := range rs.scopes {
 		for _, r := range s.ranks {
 			switch {
-			case t.fresh(r, now) != nil:
+			case rs.fresh(r, now) != nil:
 				n.Fresh++
 			case r.latest() != nil:
 				n.Stale++
@@ -387,13 +382,13 @@ func (t *Table) Counts() (n Counts) {
 		}
 	}
 	n.Excluded[Alive] = 0
-	n.Became, n.AllExcluded, n.Unused = t.becameExcluded, t.allExcluded.Load(), t.unused
+	n.Became, n.AllExcluded, n.Unused = rs.became, rs.allExcluded.Load(), rs.unused
 	return n
 }
 
 // Run tells the ledger what the reports say until ctx ends. It does nothing until the first report
 // comes.
-func (t *Table) Run(ctx context.Context) error {
+func (rs *Reports) Run(ctx context.Context) error {
 	due := time.NewTicker(applyEvery)
 	due.Stop()
 	defer due.Stop()
@@ -401,10 +396,10 @@ func (t *Table) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-t.woken:
+		case <-rs.woken:
 			due.Reset(applyEvery)
 		case <-due.C:
-			if !t.apply() {
+			if !rs.apply() {
 				due.Stop()
 			}
 		}
