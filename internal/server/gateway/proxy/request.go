@@ -56,7 +56,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		e.refuse(denied)
 		return
 	}
-	e.run()
+	e.run() //nolint:contextcheck // as above
 }
 
 // open returns the exchange for a request, and why its caller may not send it; nil: the request is served. It has a

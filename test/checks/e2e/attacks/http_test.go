@@ -371,7 +371,7 @@ func TestStalledElsewhere(t *testing.T) {
 			for range sent {
 				conn := dial(t, address[other], whole[other])
 				_ = conn.SetReadDeadline(time.Now().Add(e2e.Patience))
-				a, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				a, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // the connection is closed below
 				if err == nil && a.StatusCode == http.StatusOK {
 					served++
 				} else if err == nil {
