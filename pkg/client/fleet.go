@@ -64,9 +64,9 @@ type FleetRow struct {
 	Reason           string         `json:"reason"`
 	Causes           []string       `json:"causes"`  // all that holds of the rank; the first decides the state
 	Urgency          uint8          `json:"urgency"` // how much the rank needs somebody, 0 to 9
-	Stream           string         `json:"stream"` // connecting, replaying, live or stale; empty: no KV events
-	Lag              uint64         `json:"lag"`    // messages that are not applied yet
-	Lost             uint64         `json:"lost"`   // messages
+	Stream           string         `json:"stream"`  // connecting, replaying, live or stale; empty: no KV events
+	Lag              uint64         `json:"lag"`     // messages that are not applied yet
+	Lost             uint64         `json:"lost"`    // messages
 	Requests         uint64         `json:"requests"`
 	ActiveBlocks     uint64         `json:"active_blocks"`
 	PrefillTokens    uint64         `json:"prefill_tokens"`

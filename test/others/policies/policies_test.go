@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/select-service/select-service/demo/sim/stats"
 	"github.com/select-service/select-service/internal/simulation/workload"
 )
 
@@ -36,7 +37,7 @@ func TestPlay(t *testing.T) {
 		if len(o.TTFT) < len(requests)/2 || len(o.TTLT) != len(o.TTFT) || len(o.Session) == 0 || o.Session[0] <= 0 {
 			t.Errorf("%s: %d first tokens, %d answers, %d sessions", r.name, len(o.TTFT), len(o.TTLT), len(o.Session))
 		}
-		t.Logf("%-16s TTFT %.0f ms, p99 %.0f, session %.1f s, hit rate %.2f, busy %.2f, %v", r.name, 1000*Mean(o.TTFT), 1000*Tail(o.TTFT), Mean(o.Session), o.HitRate, o.Busy, o.Placed)
+		t.Logf("%-16s TTFT %.0f ms, p99 %.0f, session %.1f s, hit rate %.2f, busy %.2f, %v", r.name, 1000*stats.Mean(o.TTFT), 1000*tail(o.TTFT), stats.Mean(o.Session), o.HitRate, o.Busy, o.Placed)
 	}
 	for _, name := range []string{"predicted-ttft", "dynamo", "ramjet", "llm-d", "hard-sessions"} {
 		if outcomes[name].HitRate <= outcomes["round-robin"].HitRate {
@@ -111,9 +112,9 @@ type figures struct{ seeds, mean, tail, session, hits float64 }
 
 func (f *figures) add(o *Outcome) {
 	f.seeds++
-	f.mean += Mean(o.TTFT)
-	f.tail += Tail(o.TTFT)
-	f.session += Mean(o.Session)
+	f.mean += stats.Mean(o.TTFT)
+	f.tail += tail(o.TTFT)
+	f.session += stats.Mean(o.Session)
 	f.hits += o.HitRate
 }
 

@@ -155,7 +155,7 @@ func (w *world) run() {
 	w.outcome.HitRate = float64(w.cached) / float64(w.prompts)
 	for i := range w.halves {
 		slices.Sort(w.halves[i])
-		w.outcome.Halves[i] = Mean(w.halves[i])
+		w.outcome.Halves[i] = stats.Mean(w.halves[i])
 	}
 	for name, at := range w.began {
 		w.outcome.Session = append(w.outcome.Session, w.ended[name].Sub(at).Seconds())
@@ -315,7 +315,7 @@ func (b *Board) requests(i int) float64 { return float64(b.Engines[i].Requests) 
 // byBoard is a rule that needs nothing but the board.
 type byBoard func(b *Board, r *Request) int
 
-func (f byBoard) start(w *world) Rule { return boardRule{w.board, f} }
+func (bb byBoard) start(w *world) Rule { return boardRule{w.board, bb} }
 
 type boardRule struct {
 	board *Board
@@ -327,6 +327,5 @@ func (boardRule) Prefilled(*Request)     {}
 func (boardRule) Block(*Request)         {}
 func (boardRule) Ended(*Request)         {}
 
-// Mean, Tail are the mean and the 99th percentile of samples.
-func Mean(xs []float64) float64 { return stats.Mean(xs) }
-func Tail(xs []float64) float64 { return stats.Quantile(xs, 0.99) }
+// tail returns the 99th percentile of samples.
+func tail(xs []float64) float64 { return stats.Quantile(xs, 0.99) }
