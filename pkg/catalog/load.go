@@ -16,9 +16,9 @@ type LoadMetrics struct {
 	// URL is that of the page. Unset: /metrics, or the path of the engine that the record names or
 	// that has described itself, below the worker's endpoint, or below those of its ranks that have one
 	// of their own.
-	URL *string `yaml:"url"`
+	URL *string
 	// IntervalSeconds is the time between two readings; unset is DefaultLoadInterval.
-	IntervalSeconds *float64 `yaml:"interval_seconds"`
+	IntervalSeconds *float64
 }
 
 // DefaultLoadInterval is the time between two readings of an engine's metrics, minLoadInterval

@@ -11,13 +11,13 @@ type TwoTier struct {
 	greedy
 	// CacheThreshold is the share of the prompt's blocks, a partial one included, that
 	// the longest device prefix must exceed; 0 to 1.
-	CacheThreshold float64 `yaml:"cache_threshold"`
+	CacheThreshold float64
 	// The requests are out of balance if the most are more than BalanceAbs above the
 	// fewest and more than BalanceRel times as many; BalanceRel is at least 1.
-	BalanceAbs uint64  `yaml:"balance_abs_threshold"`
-	BalanceRel float64 `yaml:"balance_rel_threshold"`
+	BalanceAbs uint64
+	BalanceRel float64
 	// RespectSoftAffinity: the affinity target of a request takes precedence over all this.
-	RespectSoftAffinity bool `yaml:"respect_soft_affinity"`
+	RespectSoftAffinity bool
 }
 
 // DefaultTwoTier returns the defaults of dynamo-kv-router 1.6.1.

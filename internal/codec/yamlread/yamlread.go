@@ -52,20 +52,21 @@ func IsIdentifier(name string) bool {
 
 // The faults that a Reader finds by itself.
 var (
+	ErrNotMapping = errors.New("want keys with values")
+	ErrNotList    = errors.New("want a list")
+	ErrKeyKind    = errors.New("want a plain key")
+	ErrKeyTwice   = errors.New("given twice")
 	ErrUnknownKey = errors.New("unknown key")
-
-	errNotMapping = errors.New("want keys with values")
-	errNotList    = errors.New("want a list")
-	errKeyKind    = errors.New("want a plain key")
-	errKeyTwice   = errors.New("given twice")
-	errMissing    = errors.New("is missing")
-	errAlias      = errors.New("aliases are not supported")
-	errMergeKey   = errors.New("merge keys are not supported")
+	ErrAlias      = errors.New("aliases are not supported")
+	ErrMergeKey   = errors.New("merge keys are not supported")
 )
 
-// Reader reads the tree of one file and collects its faults. The zero value
+// Reader walks the tree of one file and collects its faults. The zero value
 // refuses aliases and merge keys (<<) and keeps every fault.
 type Reader struct {
+	// Format formats a fault; nil: Describe. n is the node at fault, path the path of its keys,
+	// "" at the top level.
+	Format func(path string, n *yaml.Node, what error) error
 	// Aliases makes the Reader replace aliases by their anchors' values. A merge key is then an
 	// ordinary key with an unknown name.
 	Aliases bool
@@ -76,35 +77,32 @@ type Reader struct {
 	omitted int // faults beyond MaxFaults
 }
 
-// maxClipped is the longest path in a fault, in bytes.
-const maxClipped = 256
+// Describe formats a fault as "path (line 3): what".
+func Describe(path string, n *yaml.Node, what error) error {
+	if path == "" {
+		path = "top level"
+	}
+	return fmt.Errorf("%s (line %d): %w", path, n.Line, what)
+}
 
-// Fault records a fault of a node: "path (line 3): what". The path has the keys above the node, ""
-// at the top level.
+// Fault records a fault of a node.
 func (r *Reader) Fault(path string, n *yaml.Node, what error) {
 	switch {
 	case r.Aliases:
 	case n.Kind == yaml.AliasNode:
-		what = errAlias
+		what = ErrAlias
 	case n.Tag == "!!merge":
-		what = errMergeKey
+		what = ErrMergeKey
 	}
 	if r.MaxFaults > 0 && len(r.faults) >= r.MaxFaults {
 		r.omitted++
 		return
 	}
-	if path == "" {
-		path = "top level"
+	format := r.Format
+	if format == nil {
+		format = Describe
 	}
-	r.faults = append(r.faults, fmt.Errorf("%s (line %d): %w", clip(path), n.Line, what))
-}
-
-// clip shortens the text of a key, which may be as long as the file.
-func clip(text string) string {
-	if len(text) <= maxClipped {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxClipped], "") + "…"
+	r.faults = append(r.faults, format(path, n, what))
 }
 
 // Count returns the number of faults so far, including those that were not kept.
@@ -141,19 +139,19 @@ func (r *Reader) Pairs(path string, n *yaml.Node) iter.Seq2[Key, *yaml.Node] {
 	return func(yield func(Key, *yaml.Node) bool) {
 		n := r.resolve(n)
 		if n.Kind != yaml.MappingNode {
-			r.Fault(path, n, errNotMapping)
+			r.Fault(path, n, ErrNotMapping)
 			return
 		}
 		seen := make(map[string]bool, len(n.Content)/2)
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			node := r.resolve(n.Content[i])
 			if node.Kind != yaml.ScalarNode {
-				r.Fault(path, node, errKeyKind)
+				r.Fault(path, node, ErrKeyKind)
 				continue
 			}
 			key := Key{Name: node.Value, Path: Join(path, node.Value), Node: node}
 			if seen[key.Name] {
-				r.Fault(key.Path, node, errKeyTwice)
+				r.Fault(key.Path, node, ErrKeyTwice)
 				continue
 			}
 			seen[key.Name] = true
@@ -164,12 +162,30 @@ func (r *Reader) Pairs(path string, n *yaml.Node) iter.Seq2[Key, *yaml.Node] {
 	}
 }
 
+// Fields are the keys that a mapping may have, each with the function that reads
+// its value.
+type Fields map[string]func(path string, value *yaml.Node)
+
+// Mapping reads a mapping whose keys are all in known. A null value counts as an
+// absent key.
+func (r *Reader) Mapping(path string, n *yaml.Node, known Fields) {
+	for key, value := range r.Pairs(path, n) {
+		read, ok := known[key.Name]
+		switch {
+		case !ok:
+			r.Fault(key.Path, key.Node, ErrUnknownKey)
+		case !IsNull(value):
+			read(key.Path, value)
+		}
+	}
+}
+
 // List yields the items of the list at path, each with its own path.
 func (r *Reader) List(path string, n *yaml.Node) iter.Seq2[string, *yaml.Node] {
 	return func(yield func(string, *yaml.Node) bool) {
 		n := r.resolve(n)
 		if n.Kind != yaml.SequenceNode {
-			r.Fault(path, n, errNotList)
+			r.Fault(path, n, ErrNotList)
 			return
 		}
 		for i, item := range n.Content {

@@ -3,8 +3,7 @@ package admission
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
+	"math"
 
 	yaml "go.yaml.in/yaml/v3"
 
@@ -23,241 +22,328 @@ func ParsePolicy(data []byte) (*PolicyFile, error) {
 
 // ReadPolicy is ParsePolicy for the root of a document, nil for an empty one.
 func ReadPolicy(root *yaml.Node) (*PolicyFile, error) {
-	r := policyReader{yamlread.Reader{Aliases: true}}
-	var f struct {
-		profile
-		Models map[modelName]profile `yaml:"models,null"`
-	}
-	if root == nil {
-		return nil, errNoPolicy
-	}
-	r.Decode("", root, &f)
-	file := &PolicyFile{models: make(map[string]*Policy, len(f.Models))}
-	for _, model := range slices.Sorted(maps.Keys(f.Models)) {
-		p := f.Models[model]
-		file.models[string(model)] = p.policy(&r)
-	}
-	if f.Family != nil || f.Buckets != nil || f.Entries != nil {
-		file.root = f.policy(&r)
-	} else if len(f.Models) == 0 && r.Count() == 0 {
-		r.Fault("", root, errNoPolicy)
-	}
+	r := policyReader{yamlread.Reader{Format: describeFault, Aliases: true}}
+	file := r.file(root)
 	if r.Count() > 0 {
 		return nil, errors.Join(r.Faults()...)
 	}
 	return file, nil
 }
 
-var errNoPolicy = errors.New("neither policy_classes nor models is given")
+// file reads the root profile, which may be left out, and those of the models.
+func (r *policyReader) file(n *yaml.Node) *PolicyFile {
+	file := &PolicyFile{models: map[string]*Policy{}}
+	var root profile
+	named := 0
+	if n != nil {
+		known := root.fields(r)
+		known["models"] = func(path string, n *yaml.Node) {
+			for key, value := range r.Pairs(path, n) {
+				named++
+				if key.Name == "" {
+					r.faultf(key.Path, value, "the name of a model must not be empty")
+				}
+				p := profile{node: value, path: key.Path}
+				r.Mapping(key.Path, value, p.fields(r))
+				file.models[key.Name] = p.policy(r)
+			}
+		}
+		r.Mapping("", n, known)
+		root.node = n
+	}
+	if root.given > 0 {
+		file.root = root.policy(r)
+	} else if named == 0 && r.Count() == 0 {
+		r.faultf("", n, "neither policy_classes nor models is given")
+	}
+	return file
+}
 
 // profile is one set of classes as in the file.
 type profile struct {
-	yamlread.Place
-	Family  *identifier `yaml:"default_policy_family"`
-	Buckets []bucket    `yaml:"uncached_isl_buckets,null"`
-	Entries []entry     `yaml:"policy_classes,null"`
+	node    *yaml.Node
+	path    string
+	given   int // how many of its keys are given
+	family  string
+	buckets []bucket
+	entries []entry
 }
 
 type bucket struct {
-	yamlread.Place
-	Least *uint64    `yaml:"min_tokens,required"`
-	Name  identifier `yaml:"bucket,required"`
+	node  *yaml.Node
+	path  string
+	name  string
+	least *uint64
 }
 
 // entry is one policy class with its place in the matrix of families and
 // buckets; both are "" for an explicit class.
 type entry struct {
-	yamlread.Place
-	Name         identifier `yaml:"name,required"`
-	Family       identifier `yaml:"policy_family,null"`
-	Bucket       identifier `yaml:"cache_bucket,null"`
-	Order        Order      `yaml:"queue_policy,null"`
-	Quantum      quantum    `yaml:"quantum,required"`
-	BusyTokens   *uint64    `yaml:"prefill_busy_threshold"`
-	BusyFraction *fraction  `yaml:"prefill_busy_threshold_frac"`
-	RequestLimit *uint64    `yaml:"request_queue_limit_per_worker"`
-	RawLimit     *uint64    `yaml:"raw_isl_token_queue_limit_per_worker"`
-	CachedLimit  *uint64    `yaml:"cached_token_queue_limit_per_worker"`
+	Class
+	node           *yaml.Node
+	path           string
+	quantum        *uint64
+	family, bucket string
 }
 
-// class returns the class at an index.
-func (e *entry) class(index int) *Class {
-	c := &Class{
-		Name: string(e.Name), Order: e.Order, Quantum: uint64(e.Quantum), index: index,
-		BusyTokens: e.BusyTokens, BusyFraction: (*float64)(e.BusyFraction),
-		RequestLimit: e.RequestLimit, RawLimit: e.RawLimit, CachedLimit: e.CachedLimit,
+func (p *profile) fields(r *policyReader) yamlread.Fields {
+	counted := func(read readValue) readValue {
+		return func(path string, n *yaml.Node) {
+			p.given++
+			read(path, n)
+		}
 	}
-	if c.BusyTokens == nil && c.BusyFraction == nil {
-		c.BusyFraction = new(DefaultBusyFraction)
+	return yamlread.Fields{
+		"default_policy_family": counted(r.identifier(&p.family)),
+		"uncached_isl_buckets": counted(func(path string, n *yaml.Node) {
+			for path, n := range r.List(path, n) {
+				b := bucket{node: n, path: path}
+				r.Mapping(path, n, yamlread.Fields{"min_tokens": r.whole(&b.least, 0), "bucket": r.identifier(&b.name)})
+				p.buckets = append(p.buckets, b)
+			}
+		}),
+		"policy_classes": counted(func(path string, n *yaml.Node) {
+			for path, n := range r.List(path, n) {
+				e := entry{node: n, path: path}
+				r.Mapping(path, n, e.fields(r))
+				p.entries = append(p.entries, e)
+			}
+		}),
 	}
-	return c
+}
+
+func (e *entry) fields(r *policyReader) yamlread.Fields {
+	return yamlread.Fields{
+		"name":                                 r.identifier(&e.Name),
+		"policy_family":                        r.identifier(&e.family),
+		"cache_bucket":                         r.identifier(&e.bucket),
+		"queue_policy":                         r.order(&e.Order),
+		"quantum":                              r.whole(&e.quantum, 1),
+		"prefill_busy_threshold":               r.whole(&e.BusyTokens, 0),
+		"prefill_busy_threshold_frac":          r.fraction(&e.BusyFraction),
+		"request_queue_limit_per_worker":       r.whole(&e.RequestLimit, 0),
+		"raw_isl_token_queue_limit_per_worker": r.whole(&e.RawLimit, 0),
+		"cached_token_queue_limit_per_worker":  r.whole(&e.CachedLimit, 0),
+	}
 }
 
 // policy checks the profile as a whole and builds the policy from it. The result is valid only
 // if there are no faults.
 func (p *profile) policy(r *policyReader) *Policy {
-	if p.Family == nil {
-		r.faultf(yamlread.Join(p.Path, "default_policy_family"), p.Node, "is missing")
-		p.Family = new(identifier)
+	if p.family == "" {
+		r.faultf(yamlread.Join(p.path, "default_policy_family"), p.node, "is required")
 	}
 	policy := &Policy{
 		explicit:      map[string]*Class{},
 		families:      map[string][]*Class{},
-		defaultFamily: string(*p.Family),
+		defaultFamily: p.family,
 	}
 	indices := p.checkBuckets(r, policy)
-	if len(p.Entries) == 0 {
-		r.faultf(yamlread.Join(p.Path, "policy_classes"), p.Node, "must not be empty")
+	if len(p.entries) == 0 {
+		r.faultf(yamlread.Join(p.path, "policy_classes"), p.node, "must not be empty")
 	}
-	names := map[identifier]bool{}
-	for i := range p.Entries {
-		e := &p.Entries[i]
+	names := map[string]bool{}
+	for i := range p.entries {
+		e := &p.entries[i]
+		e.check(r)
 		if names[e.Name] && e.Name != "" {
-			r.faultf(e.Path, e.Node, "a second policy class %q", e.Name)
+			r.faultf(e.path, e.node, "a second policy class %q", e.Name)
 		}
 		names[e.Name] = true
-		class := e.class(i)
-		policy.classes = append(policy.classes, class)
-		p.place(r, policy, e, class, indices)
+		e.index = i
+		policy.classes = append(policy.classes, &e.Class)
+		p.place(r, policy, e, indices)
 	}
 	p.checkMatrix(r, policy)
 	return policy
 }
 
 // checkBuckets returns the index of each bucket.
-func (p *profile) checkBuckets(r *policyReader, policy *Policy) map[identifier]int {
-	if len(p.Buckets) == 0 {
-		r.faultf(yamlread.Join(p.Path, "uncached_isl_buckets"), p.Node, "must not be empty")
+func (p *profile) checkBuckets(r *policyReader, policy *Policy) map[string]int {
+	if len(p.buckets) == 0 {
+		r.faultf(yamlread.Join(p.path, "uncached_isl_buckets"), p.node, "must not be empty")
 	}
-	indices := map[identifier]int{}
-	for i, b := range p.Buckets {
-		if _, found := indices[b.Name]; found && b.Name != "" {
-			r.faultf(b.Path+".bucket", b.Node, "a second bucket %q", b.Name)
+	indices := map[string]int{}
+	for i, b := range p.buckets {
+		if b.name == "" {
+			r.faultf(b.path+".bucket", b.node, "is required")
+		} else if _, found := indices[b.name]; found {
+			r.faultf(b.path+".bucket", b.node, "a second bucket %q", b.name)
 		}
-		indices[b.Name] = i
+		indices[b.name] = i
+		least := uint64(0)
 		switch {
-		case b.Least == nil:
-			b.Least = new(uint64)
-		case i == 0 && *b.Least != 0:
-			r.faultf(b.Path+".min_tokens", b.Node, "must be 0 in the first bucket")
-		case i > 0 && *b.Least <= policy.buckets[i-1]:
-			r.faultf(b.Path+".min_tokens", b.Node, "must be above that of the bucket before, %d", policy.buckets[i-1])
+		case b.least == nil:
+			r.faultf(b.path+".min_tokens", b.node, "is required")
+		case i == 0 && *b.least != 0:
+			r.faultf(b.path+".min_tokens", b.node, "must be 0 in the first bucket")
+		case i > 0 && *b.least <= policy.buckets[i-1]:
+			r.faultf(b.path+".min_tokens", b.node, "must be above that of the bucket before, %d", policy.buckets[i-1])
 		}
-		policy.buckets = append(policy.buckets, *b.Least)
+		if b.least != nil {
+			least = *b.least
+		}
+		policy.buckets = append(policy.buckets, least)
 	}
 	return indices
 }
 
+// check completes the class of an entry from its own keys.
+func (e *entry) check(r *policyReader) {
+	if e.Name == "" {
+		r.faultf(e.path+".name", e.node, "is required")
+	}
+	if e.quantum == nil {
+		r.faultf(e.path+".quantum", e.node, "is required")
+	} else {
+		e.Quantum = *e.quantum
+	}
+	if e.BusyTokens == nil && e.BusyFraction == nil {
+		fraction := DefaultBusyFraction
+		e.BusyFraction = &fraction
+	}
+}
+
 // place puts a class into the matrix, or among the explicit ones.
-func (p *profile) place(r *policyReader, policy *Policy, e *entry, class *Class, buckets map[identifier]int) {
-	if e.Family == "" && e.Bucket == "" {
-		policy.explicit[class.Name] = class
+func (p *profile) place(r *policyReader, policy *Policy, e *entry, buckets map[string]int) {
+	if e.family == "" && e.bucket == "" {
+		policy.explicit[e.Name] = &e.Class
 		return
 	}
-	if e.Family == "" || e.Bucket == "" {
-		r.faultf(e.Path, e.Node, "policy_family and cache_bucket must be given together or not at all")
+	if e.family == "" || e.bucket == "" {
+		r.faultf(e.path, e.node, "policy_family and cache_bucket must be given together or not at all")
 		return
 	}
-	row, found := policy.families[string(e.Family)]
+	row, found := policy.families[e.family]
 	if !found {
-		row = make([]*Class, len(p.Buckets))
-		policy.families[string(e.Family)] = row
+		row = make([]*Class, len(p.buckets))
+		policy.families[e.family] = row
 	}
-	i, found := buckets[e.Bucket]
+	i, found := buckets[e.bucket]
 	switch {
 	case !found:
-		r.faultf(e.Path+".cache_bucket", e.Node, "unknown bucket %q", e.Bucket)
+		r.faultf(e.path+".cache_bucket", e.node, "unknown bucket %q", e.bucket)
 	case row[i] != nil:
-		r.faultf(e.Path, e.Node, "a second class for family %q and bucket %q", e.Family, e.Bucket)
+		r.faultf(e.path, e.node, "a second class for family %q and bucket %q", e.family, e.bucket)
 	default:
-		row[i] = class
+		row[i] = &e.Class
 	}
 }
 
 // checkMatrix reports holes in the matrix, and names that are ambiguous or refer to nothing.
 func (p *profile) checkMatrix(r *policyReader, policy *Policy) {
-	if _, found := policy.families[policy.defaultFamily]; !found && *p.Family != "" {
-		r.faultf(yamlread.Join(p.Path, "default_policy_family"), p.Node, "no policy class has the family %q", *p.Family)
+	if _, found := policy.families[p.family]; !found && p.family != "" {
+		r.faultf(yamlread.Join(p.path, "default_policy_family"), p.node, "no policy class has the family %q", p.family)
 	}
-	reported := map[identifier]bool{}
-	for i := range p.Entries {
-		e := &p.Entries[i]
-		if e.Family == "" {
-			if _, found := policy.families[string(e.Name)]; found {
-				r.faultf(e.Path+".name", e.Node, "the explicit class %q has the name of a policy family", e.Name)
+	reported := map[string]bool{}
+	for i := range p.entries {
+		e := &p.entries[i]
+		if e.family == "" {
+			if _, found := policy.families[e.Name]; found {
+				r.faultf(e.path+".name", e.node, "the explicit class %q has the name of a policy family", e.Name)
 			}
 			continue
 		}
-		if reported[e.Family] {
+		if reported[e.family] {
 			continue
 		}
-		reported[e.Family] = true
-		for j, class := range policy.families[string(e.Family)] {
+		reported[e.family] = true
+		for j, class := range policy.families[e.family] {
 			if class == nil {
-				r.faultf(yamlread.Join(p.Path, "policy_classes"), e.Node, "no class for family %q and bucket %q", e.Family, p.Buckets[j].Name)
+				r.faultf(yamlread.Join(p.path, "policy_classes"), e.node, "no class for family %q and bucket %q", e.family, p.buckets[j].name)
 			}
 		}
 	}
 }
 
-// policyReader reads a policy file.
+// policyReader reads the values of a policy file.
 type policyReader struct{ yamlread.Reader }
+
+// readValue reads the value at path into its destination.
+type readValue = func(path string, n *yaml.Node)
 
 func (r *policyReader) faultf(path string, n *yaml.Node, format string, args ...any) {
 	r.Fault(path, n, fmt.Errorf(format, args...))
 }
 
-// modelName is the key of a model: a scalar as it is written.
-type modelName string
-
-// UnmarshalText takes any text but an empty one.
-func (m *modelName) UnmarshalText(text []byte) error {
-	*m = modelName(text)
-	if *m == "" {
-		return errors.New("the name of a model must not be empty")
-	}
-	return nil
+// faults maps a Reader's faults to the texts for policy files.
+var faults = map[error]error{
+	yamlread.ErrNotMapping: errors.New("must be a mapping"),
+	yamlread.ErrNotList:    errors.New("must be a list"),
+	yamlread.ErrKeyKind:    errors.New("a key must be a text"),
 }
 
-// identifier is a name that can also be a metric's label.
-type identifier string
-
-// Check refuses what is no identifier.
-func (i identifier) Check() error {
-	if !yamlread.IsIdentifier(string(i)) {
-		return fmt.Errorf("%q must match [A-Za-z0-9_.-]+", i)
+// describeFault formats a fault as "line 3: path: what".
+func describeFault(path string, n *yaml.Node, what error) error {
+	if own, found := faults[what]; found {
+		what = own
 	}
-	return nil
+	if path != "" {
+		what = fmt.Errorf("%s: %w", path, what)
+	}
+	if n != nil && n.Line > 0 {
+		what = fmt.Errorf("line %d: %w", n.Line, what)
+	}
+	return what
 }
 
-// UnmarshalText reads an order that a class can have.
-func (o *Order) UnmarshalText(text []byte) error {
-	order, found := ParseOrder(string(text))
-	if !found || order == LCFS {
-		return errors.New("want fcfs or wspt")
+// text reads a string into dst.
+func (r *policyReader) text(dst *string) readValue {
+	return func(path string, n *yaml.Node) {
+		if !yamlread.IsString(n) {
+			r.faultf(path, n, "must be a text")
+		}
+		*dst = n.Value // a wrong value still counts as given
 	}
-	*o = order
-	return nil
 }
 
-// quantum is what a class may serve per round.
-type quantum uint64
-
-// Check refuses a class that would never serve anything.
-func (q quantum) Check() error {
-	if q == 0 {
-		return errors.New("want at least 1")
+// identifier reads a name that can also be a metric's label into dst.
+func (r *policyReader) identifier(dst *string) readValue {
+	return func(path string, n *yaml.Node) {
+		before := r.Count()
+		r.text(dst)(path, n)
+		if r.Count() == before && !yamlread.IsIdentifier(*dst) {
+			r.faultf(path, n, "%q must match [A-Za-z0-9_.-]+", *dst)
+		}
 	}
-	return nil
 }
 
-// fraction is not negative.
-type fraction float64
-
-// Check refuses what is negative.
-func (f fraction) Check() error {
-	if f < 0 {
-		return errors.New("want at least 0")
+// order reads the order of a class into dst.
+func (r *policyReader) order(dst *Order) readValue {
+	return func(path string, n *yaml.Node) {
+		switch n.Value {
+		case "fcfs":
+			*dst = FCFS
+		case "wspt":
+			*dst = WSPT
+		default:
+			r.faultf(path, n, "must be fcfs or wspt")
+		}
 	}
-	return nil
+}
+
+// whole reads a whole number of at least least into *dst.
+func (r *policyReader) whole(dst **uint64, least uint64) readValue {
+	return func(path string, n *yaml.Node) {
+		var v uint64
+		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || n.Decode(&v) != nil || v < least {
+			r.faultf(path, n, "must be a whole number, at least %d", least)
+			v = least // a wrong value still counts as given
+		}
+		*dst = &v
+	}
+}
+
+// fraction reads a finite number of at least 0 into *dst.
+func (r *policyReader) fraction(dst **float64) readValue {
+	return func(path string, n *yaml.Node) {
+		var v float64
+		tag := n.ShortTag()
+		isNumber := n.Kind == yaml.ScalarNode && (tag == "!!int" || tag == "!!float")
+		if !isNumber || n.Decode(&v) != nil || !(v >= 0 && v <= math.MaxFloat64) {
+			r.faultf(path, n, "must be a finite number, at least 0")
+			v = 0
+		}
+		*dst = &v
+	}
 }

@@ -2,7 +2,6 @@ package admission_test
 
 import (
 	"math"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -118,8 +117,6 @@ func profileOf(buckets, classes string) string {
 	return "default_policy_family: f\nuncached_isl_buckets: [" + buckets + "]\npolicy_classes: [" + classes + "]\n"
 }
 
-var lines = regexp.MustCompile(` \(line \d+\)`)
-
 func TestParsePolicyFaults(t *testing.T) {
 	const (
 		bucket = "{min_tokens: 0, bucket: s}"
@@ -134,56 +131,56 @@ func TestParsePolicyFaults(t *testing.T) {
 	}{
 		"empty":                   {"", []string{"neither policy_classes nor models"}},
 		"comments only":           {"# nothing\n", []string{"neither policy_classes nor models"}},
-		"null":                    {"~", []string{"want keys with values"}},
+		"null":                    {"~", []string{"must be a mapping"}},
 		"empty models":            {"models: {}", []string{"neither policy_classes nor models"}},
 		"not yaml":                {"a: [", []string{"read yaml"}},
 		"two documents":           {profileOf(bucket, class) + "---\na: 1\n", []string{"more than one document"}},
 		"broken second document":  {profileOf(bucket, class) + "---\n[", []string{"read yaml"}},
-		"a list":                  {"[1]", []string{"want keys with values"}},
-		"unknown key":             {profileOf(bucket, class) + "router: {}\n", []string{"router (line 4): unknown field"}},
-		"unknown bucket key":      {profileOf("{min_tokens: 0, bucket: s, max: 3}", class), []string{"uncached_isl_buckets[0].max: unknown field"}},
-		"unknown class key":       {with("typo_limit: 3"), []string{"policy_classes[0].typo_limit: unknown field"}},
-		"unknown model key":       {"models: {m: {classes: []}}", []string{"models.m.classes: unknown field", "models.m.policy_classes: must not be empty"}},
-		"merge key":               {"<<: {a: 1}\n", []string{"<<: unknown field"}},
-		"key given twice":         {profileOf(bucket, class) + "policy_classes: []\n", []string{"policy_classes (line 4): given twice"}},
-		"key of a wrong kind":     {"[a]: 1\n", []string{"want a plain key"}},
+		"a list":                  {"[1]", []string{"must be a mapping"}},
+		"unknown key":             {profileOf(bucket, class) + "router: {}\n", []string{"line 4: router: unknown key"}},
+		"unknown bucket key":      {profileOf("{min_tokens: 0, bucket: s, max: 3}", class), []string{"uncached_isl_buckets[0].max: unknown key"}},
+		"unknown class key":       {with("typo_limit: 3"), []string{"policy_classes[0].typo_limit: unknown key"}},
+		"unknown model key":       {"models: {m: {classes: []}}", []string{"models.m.classes: unknown key", "models.m.policy_classes: must not be empty"}},
+		"merge key":               {"<<: {a: 1}\n", []string{"<<: unknown key"}},
+		"key given twice":         {profileOf(bucket, class) + "policy_classes: []\n", []string{"line 4: policy_classes: given twice"}},
+		"key of a wrong kind":     {"[a]: 1\n", []string{"a key must be a text"}},
 		"family alone":            {"default_policy_family: f", []string{"uncached_isl_buckets: must not be empty", "policy_classes: must not be empty", `no policy class has the family "f"`}},
-		"classes alone":           {"policy_classes: [" + class + "]", []string{"default_policy_family: is missing", "uncached_isl_buckets: must not be empty", `unknown bucket "s"`}},
-		"models not a mapping":    {"models: 3", []string{"models: want keys with values"}},
+		"classes alone":           {"policy_classes: [" + class + "]", []string{"default_policy_family: is required", "uncached_isl_buckets: must not be empty", `unknown bucket "s"`}},
+		"models not a mapping":    {"models: 3", []string{"models: must be a mapping"}},
 		"model without a name":    {"models: {'': {}}", []string{"must not be empty"}},
-		"model is null":           {"models: {m: }", []string{"models.m: want keys with values"}},
+		"model is null":           {"models: {m: }", []string{"models.m: must be a mapping"}},
 		"no buckets":              {profileOf("", class), []string{"uncached_isl_buckets: must not be empty"}},
-		"buckets not a list":      {"default_policy_family: f\nuncached_isl_buckets: 3\npolicy_classes: 4\n", []string{"uncached_isl_buckets: want a list", "policy_classes: want a list"}},
-		"bucket not a mapping":    {profileOf("3", class), []string{"uncached_isl_buckets[0]: want keys with values"}},
-		"bucket without floor":    {profileOf("{bucket: s}", class), []string{"uncached_isl_buckets[0].min_tokens: is missing"}},
-		"bucket without name":     {profileOf("{min_tokens: 0}", class), []string{"uncached_isl_buckets[0].bucket: is missing"}},
+		"buckets not a list":      {"default_policy_family: f\nuncached_isl_buckets: 3\npolicy_classes: 4\n", []string{"uncached_isl_buckets: must be a list", "policy_classes: must be a list"}},
+		"bucket not a mapping":    {profileOf("3", class), []string{"uncached_isl_buckets[0]: must be a mapping"}},
+		"bucket without floor":    {profileOf("{bucket: s}", class), []string{"uncached_isl_buckets[0].min_tokens: is required"}},
+		"bucket without name":     {profileOf("{min_tokens: 0}", class), []string{"uncached_isl_buckets[0].bucket: is required"}},
 		"first bucket not at 0":   {profileOf("{min_tokens: 1, bucket: s}", class), []string{"uncached_isl_buckets[0].min_tokens: must be 0"}},
 		"buckets not rising":      {profileOf(bucket+", {min_tokens: 9, bucket: t}, {min_tokens: 9, bucket: u}", class), []string{"uncached_isl_buckets[2].min_tokens: must be above", `no class for family "f" and bucket "t"`}},
 		"bucket twice":            {profileOf(bucket+", {min_tokens: 9, bucket: s}", class), []string{`uncached_isl_buckets[1].bucket: a second bucket "s"`}},
 		"bucket name":             {profileOf("{min_tokens: 0, bucket: 'a b'}", class), []string{`"a b" must match`}},
-		"floor not whole":         {profileOf("{min_tokens: 0.5, bucket: s}", class), []string{"uncached_isl_buckets[0].min_tokens: want a whole number"}},
+		"floor not whole":         {profileOf("{min_tokens: 0.5, bucket: s}", class), []string{"uncached_isl_buckets[0].min_tokens: must be a whole number"}},
 		"no classes":              {profileOf(bucket, ""), []string{"policy_classes: must not be empty"}},
-		"class without name":      {profileOf(bucket, "{policy_family: f, cache_bucket: s, quantum: 1}"), []string{"policy_classes[0].name: is missing"}},
+		"class without name":      {profileOf(bucket, "{policy_family: f, cache_bucket: s, quantum: 1}"), []string{"policy_classes[0].name: is required"}},
 		"class name":              {profileOf(bucket, "{name: a/b, policy_family: f, cache_bucket: s, quantum: 1}"), []string{`policy_classes[0].name: "a/b" must match`}},
 		"empty class name":        {profileOf(bucket, "{name: '', policy_family: f, cache_bucket: s, quantum: 1}"), []string{"policy_classes[0].name"}},
-		"class name not a text":   {profileOf(bucket, "{name: 3, policy_family: f, cache_bucket: s, quantum: 1}"), []string{"policy_classes[0].name: want a string"}},
+		"class name not a text":   {profileOf(bucket, "{name: 3, policy_family: f, cache_bucket: s, quantum: 1}"), []string{"policy_classes[0].name: must be a text"}},
 		"class twice":             {profileOf(bucket, class+", {name: c, quantum: 1}"), []string{`policy_classes[1]: a second policy class "c"`}},
-		"no quantum":              {profileOf(bucket, "{name: c, policy_family: f, cache_bucket: s}"), []string{"policy_classes[0].quantum: is missing"}},
-		"quantum 0":               {profileOf(bucket, "{name: c, policy_family: f, cache_bucket: s, quantum: 0}"), []string{"policy_classes[0].quantum: want at least 1"}},
-		"quantum negative":        {profileOf(bucket, "{name: c, policy_family: f, cache_bucket: s, quantum: -1}"), []string{"policy_classes[0].quantum: want"}},
-		"quantum a list":          {profileOf(bucket, "{name: c, policy_family: f, cache_bucket: s, quantum: [1]}"), []string{"policy_classes[0].quantum: want"}},
-		"quantum too large":       {profileOf(bucket, "{name: c, policy_family: f, cache_bucket: s, quantum: 18446744073709551616}"), []string{"policy_classes[0].quantum: want"}},
-		"lcfs":                    {with("queue_policy: lcfs"), []string{"policy_classes[0].queue_policy: want fcfs or wspt"}},
-		"empty order":             {with("queue_policy: ''"), []string{"policy_classes[0].queue_policy: want"}},
-		"threshold a fraction":    {with("prefill_busy_threshold: 0.5"), []string{"policy_classes[0].prefill_busy_threshold: want a whole number"}},
-		"threshold negative":      {with("prefill_busy_threshold: -1"), []string{"policy_classes[0].prefill_busy_threshold: want"}},
-		"fraction negative":       {with("prefill_busy_threshold_frac: -0.5"), []string{"prefill_busy_threshold_frac: want at least 0"}},
-		"fraction not a number":   {with("prefill_busy_threshold_frac: .nan"), []string{"prefill_busy_threshold_frac: want a finite number"}},
-		"fraction infinite":       {with("prefill_busy_threshold_frac: .inf"), []string{"prefill_busy_threshold_frac: want a finite number"}},
-		"fraction a text":         {with("prefill_busy_threshold_frac: '1'"), []string{"prefill_busy_threshold_frac: want a finite number"}},
-		"limit negative":          {with("request_queue_limit_per_worker: -1"), []string{"request_queue_limit_per_worker: want"}},
-		"limit a text":            {with("raw_isl_token_queue_limit_per_worker: many"), []string{"raw_isl_token_queue_limit_per_worker: want"}},
-		"limit a bool":            {with("cached_token_queue_limit_per_worker: true"), []string{"cached_token_queue_limit_per_worker: want"}},
+		"no quantum":              {profileOf(bucket, "{name: c, policy_family: f, cache_bucket: s}"), []string{"policy_classes[0].quantum: is required"}},
+		"quantum 0":               {profileOf(bucket, "{name: c, policy_family: f, cache_bucket: s, quantum: 0}"), []string{"policy_classes[0].quantum: must be a whole number, at least 1"}},
+		"quantum negative":        {profileOf(bucket, "{name: c, policy_family: f, cache_bucket: s, quantum: -1}"), []string{"policy_classes[0].quantum: must be"}},
+		"quantum a list":          {profileOf(bucket, "{name: c, policy_family: f, cache_bucket: s, quantum: [1]}"), []string{"policy_classes[0].quantum: must be"}},
+		"quantum too large":       {profileOf(bucket, "{name: c, policy_family: f, cache_bucket: s, quantum: 18446744073709551616}"), []string{"policy_classes[0].quantum: must be"}},
+		"lcfs":                    {with("queue_policy: lcfs"), []string{"policy_classes[0].queue_policy: must be fcfs or wspt"}},
+		"empty order":             {with("queue_policy: ''"), []string{"policy_classes[0].queue_policy: must be"}},
+		"threshold a fraction":    {with("prefill_busy_threshold: 0.5"), []string{"policy_classes[0].prefill_busy_threshold: must be a whole number"}},
+		"threshold negative":      {with("prefill_busy_threshold: -1"), []string{"policy_classes[0].prefill_busy_threshold: must be"}},
+		"fraction negative":       {with("prefill_busy_threshold_frac: -0.5"), []string{"prefill_busy_threshold_frac: must be a finite number"}},
+		"fraction not a number":   {with("prefill_busy_threshold_frac: .nan"), []string{"prefill_busy_threshold_frac: must be a finite number"}},
+		"fraction infinite":       {with("prefill_busy_threshold_frac: .inf"), []string{"prefill_busy_threshold_frac: must be a finite number"}},
+		"fraction a text":         {with("prefill_busy_threshold_frac: '1'"), []string{"prefill_busy_threshold_frac: must be a finite number"}},
+		"limit negative":          {with("request_queue_limit_per_worker: -1"), []string{"request_queue_limit_per_worker: must be"}},
+		"limit a text":            {with("raw_isl_token_queue_limit_per_worker: many"), []string{"raw_isl_token_queue_limit_per_worker: must be"}},
+		"limit a bool":            {with("cached_token_queue_limit_per_worker: true"), []string{"cached_token_queue_limit_per_worker: must be"}},
 		"family without bucket":   {profileOf(bucket, class+", {name: d, policy_family: f, quantum: 1}"), []string{"policy_classes[1]: policy_family and cache_bucket"}},
 		"bucket without family":   {profileOf(bucket, class+", {name: d, cache_bucket: s, quantum: 1}"), []string{"policy_classes[1]: policy_family and cache_bucket"}},
 		"unknown bucket":          {profileOf(bucket, class+", {name: d, policy_family: f, cache_bucket: x, quantum: 1}"), []string{`policy_classes[1].cache_bucket: unknown bucket "x"`}},
@@ -194,7 +191,7 @@ func TestParsePolicyFaults(t *testing.T) {
 		"no default family":       {"default_policy_family: x\nuncached_isl_buckets: [" + bucket + "]\npolicy_classes: [" + class + "]\n", []string{`default_policy_family: no policy class has the family "x"`}},
 		"all at once": {
 			profileOf("{min_tokens: 2, bucket: s}", "{name: c, policy_family: f, cache_bucket: s, quantum: x, queue_policy: y}") + "extra: 1\nmodels: {m: {default_policy_family: 1}}\n",
-			[]string{"min_tokens: must be 0", "quantum: want", "queue_policy: want", "extra: unknown field", "models.m.default_policy_family: want a string", "models.m.policy_classes: must not be empty"},
+			[]string{"min_tokens: must be 0", "quantum: must be", "queue_policy: must be", "extra: unknown key", "models.m.default_policy_family: must be a text", "models.m.policy_classes: must not be empty"},
 		},
 	}
 	for name, tc := range tests {
@@ -203,9 +200,8 @@ func TestParsePolicyFaults(t *testing.T) {
 			if err == nil {
 				t.Fatalf("accepted:\n%s", tc.yaml)
 			}
-			said := err.Error() + "\n" + lines.ReplaceAllString(err.Error(), "")
 			for _, want := range tc.want {
-				if !strings.Contains(said, want) {
+				if !strings.Contains(err.Error(), want) {
 					t.Errorf("error does not say %q:\n%v", want, err)
 				}
 			}

@@ -34,8 +34,7 @@ func resolve(t *testing.T, text string) (*policies.Table, error) {
 	return s.Resolve(policies.Settings{Weights: selector.DefaultWeights()})
 }
 
-// What is wrong with the values of a section is said in the words of dynamo-kv-router 1.6.1; what is
-// wrong with its form has its path and line.
+// The words for what is wrong with a section are those of dynamo-kv-router 1.6.1.
 func TestFaults(t *testing.T) {
 	instance := func(name, rest string) string {
 		return fmt.Sprintf("aggregated: p\ninstances: [{name: p, type: %s%s}]", name, rest)
@@ -44,7 +43,7 @@ func TestFaults(t *testing.T) {
 	bad := func(name, parameters, why string) [2]string {
 		return [2]string{
 			instance(name, ", parameters: {"+parameters+"}"),
-			fmt.Sprintf("invalid parameters for worker-selection policy type %q: parameters%s", name, why),
+			fmt.Sprintf("invalid parameters for worker-selection policy type %q: %s", name, why),
 		}
 	}
 	for _, test := range [][2]string{
@@ -62,33 +61,33 @@ func TestFaults(t *testing.T) {
 		{"instances: [{name: p, type: a}, {name: p, type: b}]", `worker_selection contains duplicate instance "p"`},
 		{"instances: [{name: p, type: a, parameters: null}]", `worker_selection instance "p" parameters must be a YAML mapping`},
 		{"instances: [{name: p, type: a, parameters: [1]}]", `worker_selection instance "p" parameters must be a YAML mapping`},
-		{"instances: [{name: p}]", "worker_selection.instances[0].type (line 1): is missing"},
-		{"instances: [{name: p, type: a, x: 1}]", "worker_selection.instances[0].x (line 1): unknown field `x`, expected one of `name`, `type`, `parameters`"},
-		{"foo: 1", "worker_selection.foo (line 1): unknown field `foo`, expected one of `aggregated`, `prefill`, `decode`, `encode`, `instances`"},
-		{"3", "worker_selection (line 1): want keys with values"},
-		{"instances: 3", "worker_selection.instances (line 1): want a list"},
-		{"aggregated: [1]", "worker_selection.aggregated (line 1): want a text"},
-		{"aggregated: a\naggregated: b", "worker_selection.aggregated (line 2): given twice"},
+		{"instances: [{name: p}]", "worker_selection.instances[0]: missing field `type` at line 1"},
+		{"instances: [{name: p, type: a, x: 1}]", "worker_selection.instances[0]: unknown field `x`, expected one of `name`, `type`, `parameters` at line 1"},
+		{"foo: 1", "worker_selection: unknown field `foo`, expected one of `aggregated`, `prefill`, `decode`, `encode`, `instances`"},
+		{"3", "worker_selection: invalid type: integer `3`, expected a mapping"},
+		{"instances: 3", "worker_selection.instances: invalid type: integer `3`, expected a sequence"},
+		{"aggregated: [1]", "worker_selection.aggregated: invalid type: sequence, expected a string"},
+		{"aggregated: a\naggregated: b", `worker_selection: duplicate entry with key "aggregated"`},
 		{instance("nope", ""), `unknown worker-selection policy type "nope"; linked policy types: dynamo-default-cost-fn, dynamo-two-tier-cost-fn, `},
-		bad(twoTier, "x: 1", ".x (line 2): unknown field `x`, expected one of `cache_threshold`, `balance_abs_threshold`, `balance_rel_threshold`"),
-		bad(twoTier, "cache_threshold: 2", " (line 2): cache_threshold must be a finite number between 0.0 and 1.0"),
-		bad(twoTier, "cache_threshold: .nan", ".cache_threshold (line 2): want a finite number"),
-		bad(twoTier, "cache_threshold: abc", ".cache_threshold (line 2): want a finite number"),
-		bad(twoTier, "cache_threshold: null", ".cache_threshold (line 2): want a finite number"),
-		bad(twoTier, "cache_threshold: true", ".cache_threshold (line 2): want a finite number"),
-		bad(twoTier, "balance_rel_threshold: 0.5", " (line 2): balance_rel_threshold must be a finite number greater than or equal to 1.0"),
-		bad(twoTier, "balance_abs_threshold: -1", ".balance_abs_threshold (line 2): want a whole number, at most 18446744073709551615"),
-		bad(twoTier, "balance_abs_threshold: 1.5", ".balance_abs_threshold (line 2): want a whole number, at most 18446744073709551615"),
-		bad(cost, "x: 1", ".x (line 2): unknown field `x`, expected one of `overlap_score_credit`, `overlap_score_credit_decay`, `prefill_load_scale`, `decode_active_request_weight`, `host_cache_hit_weight`, `disk_cache_hit_weight`, `router_temperature`, `shared_cache_multiplier`"),
-		bad(cost, "prefill_load_scale: -1, overlap_score_credit: -1", ".prefill_load_scale (line 2): must be finite and non-negative; parameters.overlap_score_credit (line 2): must be finite and non-negative"),
-		bad(cost, "router_temperature: .inf", ".router_temperature (line 2): want a finite number"),
-		bad(cost, "overlap_score_credit: [1]", ".overlap_score_credit (line 2): want a finite number"),
-		bad("lmetric", "x: 1", ".x (line 2): unknown field `x`, expected `hotspot_detection`"),
-		bad("lmetric", "hotspot_detection: 1", ".hotspot_detection (line 2): want true or false"),
-		bad("predicted-ttft", "x: 1", ".x (line 2): unknown field `x`, expected one of `host_cache_hit_weight`, `disk_cache_hit_weight`, `router_temperature`, `hold_seconds`, `hold_max_seconds`"),
-		bad("predicted-ttft", "hold_seconds: -0.1", ".hold_seconds (line 2): must be finite and non-negative"),
-		bad("predicted-ttft", "hold_max_seconds: 3601", ": hold_max_seconds must be at most 3600"),
-		bad("dynamo-random", "x: 1", ".x (line 2): unknown field `x`, there are no fields"),
+		bad(twoTier, "x: 1", "unknown field `x`, expected one of `cache_threshold`, `balance_abs_threshold`, `balance_rel_threshold`"),
+		bad(twoTier, "cache_threshold: 2", "cache_threshold must be a finite number between 0.0 and 1.0"),
+		bad(twoTier, "cache_threshold: .nan", "cache_threshold must be a finite number between 0.0 and 1.0"),
+		bad(twoTier, "cache_threshold: abc", `invalid type: string "abc", expected f64`),
+		bad(twoTier, "cache_threshold: null", "invalid type: unit value, expected f64"),
+		bad(twoTier, "cache_threshold: true", "invalid type: boolean `true`, expected f64"),
+		bad(twoTier, "balance_rel_threshold: 0.5", "balance_rel_threshold must be a finite number greater than or equal to 1.0"),
+		bad(twoTier, "balance_abs_threshold: -1", "invalid value: integer `-1`, expected usize"),
+		bad(twoTier, "balance_abs_threshold: 1.5", "invalid type: floating point `1.5`, expected usize"),
+		bad(cost, "x: 1", "unknown field `x`, expected one of `overlap_score_credit`, `overlap_score_credit_decay`, `prefill_load_scale`, `decode_active_request_weight`, `host_cache_hit_weight`, `disk_cache_hit_weight`, `shared_cache_multiplier`, `router_temperature`"),
+		bad(cost, "prefill_load_scale: -1, overlap_score_credit: -1", "overlap_score_credit must be finite and non-negative"),
+		bad(cost, "router_temperature: .inf", "router_temperature must be finite and non-negative"),
+		bad(cost, "overlap_score_credit: [1]", "invalid type: sequence, expected f64"),
+		bad("lmetric", "x: 1", "unknown field `x`, expected `hotspot_detection`"),
+		bad("lmetric", "hotspot_detection: 1", "invalid type: integer `1`, expected a boolean"),
+		bad("predicted-ttft", "x: 1", "unknown field `x`, expected one of `host_cache_hit_weight`, `disk_cache_hit_weight`, `router_temperature`, `hold_seconds`, `hold_max_seconds`"),
+		bad("predicted-ttft", "hold_seconds: -0.1", "hold_seconds must be finite and non-negative"),
+		bad("predicted-ttft", "hold_max_seconds: 3601", "hold_max_seconds must be at most 3600"),
+		bad("dynamo-random", "x: 1", "unknown field `x`, there are no fields"),
 	} {
 		if _, err := resolve(t, test[0]); err == nil || !strings.Contains(err.Error(), test[1]) {
 			t.Errorf("%s:\n  got  %v\n  want %s", test[0], err, test[1])

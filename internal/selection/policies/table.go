@@ -85,51 +85,53 @@ func (s *Section) resolve(settings Settings, named Reason) (*Table, error) {
 	if s == nil {
 		s = &Section{}
 	}
-	made := map[text]*Instance{BuiltIn: builtIn}
-	find := func(name text) (*Instance, error) {
+	made := map[string]*Instance{BuiltIn: builtIn}
+	find := func(name string) (*Instance, error) {
 		if i := made[name]; i != nil {
 			return i, nil
 		}
-		at := slices.IndexFunc(s.Instances, func(i instance) bool { return i.Name == name })
+		at := slices.IndexFunc(s.instances, func(i instance) bool { return i.name == name })
 		if at < 0 {
-			return nil, s.unknown(string(name))
+			return nil, s.unknown(name)
 		}
-		i, err := s.Instances[at].resolve(service)
+		i, err := s.instances[at].resolve(service)
 		made[name] = i
 		return i, err
 	}
 	t := Table{named: named, settings: settings}
 	var err error
 	if settings.Type != "" {
-		if t.typed, err = (instance{Name: text(settings.Type), Kind: text(settings.Type)}).resolve(service); err != nil {
+		if t.typed, err = (instance{name: settings.Type, kind: settings.Type}).resolve(service); err != nil {
 			return nil, err
 		}
 	}
-	if t.front, err = (instance{Name: PredictedTTFT, Kind: PredictedTTFT}).resolve(service); err != nil {
+	if t.front, err = (instance{name: PredictedTTFT, kind: PredictedTTFT}).resolve(service); err != nil {
 		return nil, err
 	}
-	name := s.Aggregated
-	if override != "" {
-		name, t.named = new(text(override)), ByOption
+	name := override
+	if name == "" {
+		name = s.names[aggregated]
+	} else {
+		t.named = ByOption
 	}
-	if name != nil {
-		if t.deciding, err = find(*name); err != nil {
+	if name != "" {
+		if t.deciding, err = find(name); err != nil {
 			return nil, err
 		}
 	}
 	if override == "" {
-		for _, model := range slices.Sorted(maps.Keys(s.Models)) {
-			i, err := find(s.Models[model])
+		for _, model := range slices.Sorted(maps.Keys(s.models)) {
+			i, err := find(s.models[model])
 			if err != nil {
 				return nil, err
 			}
 			if t.models == nil {
 				t.models = make(map[string]*Instance)
 			}
-			t.models[string(model)] = i
+			t.models[model] = i
 		}
 	}
-	for _, name := range s.Shadow {
+	for _, name := range s.shadow {
 		i, err := find(name)
 		if err != nil {
 			return nil, err
@@ -140,15 +142,15 @@ func (s *Section) resolve(settings Settings, named Reason) (*Table, error) {
 }
 
 func (i instance) resolve(service selector.Weights) (*Instance, error) {
-	kind, err := typeOf(string(i.Kind))
+	kind, err := typeOf(i.kind)
 	if err != nil {
 		return nil, err
 	}
-	policy, err := kind.make(&parameters{i.Parameters}, service)
+	policy, err := kind.make(&parameters{i.parameters}, service)
 	if err != nil {
-		return nil, fmt.Errorf("invalid parameters for worker-selection policy type %q: %w", i.Kind, err)
+		return nil, fmt.Errorf("invalid parameters for worker-selection policy type %q: %w", i.kind, err)
 	}
-	return &Instance{Name: string(i.Name), Type: kind.name, Policy: policy}, nil
+	return &Instance{Name: i.name, Type: kind.name, Policy: policy}, nil
 }
 
 // ErrUnknownInstance is in the error chain if the override names no instance.
@@ -156,10 +158,10 @@ var ErrUnknownInstance = errors.New("unknown worker-selection instance")
 
 func (s *Section) unknown(name string) error {
 	configured := "<none>"
-	if len(s.Instances) > 0 {
+	if len(s.instances) > 0 {
 		var names []string
-		for _, i := range s.Instances {
-			names = append(names, string(i.Name))
+		for _, i := range s.instances {
+			names = append(names, i.name)
 		}
 		slices.Sort(names)
 		configured = strings.Join(names, ", ")

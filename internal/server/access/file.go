@@ -21,81 +21,6 @@ const (
 	maxName = 256
 )
 
-// file is the content of a tokens file.
-type file struct {
-	Tokens []tokenEntry  `yaml:"tokens,null"`
-	Names  []callerEntry `yaml:"names,null"`
-}
-
-type tokenEntry struct {
-	Sum tokenSum `yaml:"sha256,required"`
-	callerEntry
-}
-
-// callerEntry is a caller with its roles and scope.
-type callerEntry struct {
-	yamlread.Place
-	Name   text      `yaml:"name,required"`
-	Roles  roleNames `yaml:"roles,required"`
-	Model  *text     `yaml:"model"`
-	Tenant *text     `yaml:"tenant"`
-}
-
-// Check refuses what no caller can have.
-func (e *callerEntry) Check() error {
-	roles := e.caller().roles
-	switch {
-	case len(e.Name) > maxName:
-		return fmt.Errorf("name: more than %d bytes", maxName)
-	case (e.Model != nil || e.Tenant != nil) && (roles.has(Peer) || roles.has(Metrics)):
-		return errors.New("the roles peer and metrics have no model or tenant")
-	}
-	return nil
-}
-
-func (e *callerEntry) caller() *Caller {
-	c := &Caller{Name: string(e.Name), scope: catalog.ScopeFilter{Model: (*string)(e.Model), Tenant: (*string)(e.Tenant)}}
-	for _, role := range e.Roles {
-		c.roles = c.roles.with(role)
-	}
-	return c
-}
-
-// roleNames are the roles of a caller.
-type roleNames []Role
-
-// Check refuses a caller without any role.
-func (ro roleNames) Check() error {
-	if len(ro) == 0 {
-		return errors.New("want at least one role")
-	}
-	return nil
-}
-
-// text is not empty, nor longer than the name of a model may be.
-type text string
-
-// Check refuses what is too short or too long.
-func (t text) Check() error {
-	if t == "" || len(t) > catalog.MaxName {
-		return fmt.Errorf("want a text of 1 to %d bytes", catalog.MaxName)
-	}
-	return nil
-}
-
-// tokenSum is a token's hash.
-type tokenSum [sha256.Size]byte
-
-// UnmarshalText reads hexadecimal digits. The error does not repeat them: they may be the token itself.
-func (s *tokenSum) UnmarshalText(digits []byte) error {
-	sum, err := hex.DecodeString(string(digits))
-	if err != nil || len(sum) != len(s) {
-		return fmt.Errorf("want the SHA-256 of the token, %d hexadecimal digits", 2*sha256.Size)
-	}
-	*s = tokenSum(sum)
-	return nil
-}
-
 // decode reads the content of a tokens file. The error names every fault with its
 // line. An empty file has no callers.
 func decode(path string, content []byte) (*directory, error) {
@@ -108,9 +33,10 @@ func decode(path string, content []byte) (*directory, error) {
 		return d, nil
 	}
 	r := &yamlread.Reader{MaxFaults: 20}
-	var f file
-	r.Decode("", root, &f)
-	d.add(r, root, &f)
+	r.Mapping("", root, yamlread.Fields{
+		"tokens": func(path string, n *yaml.Node) { d.readTokens(r, path, n) },
+		"names":  func(path string, n *yaml.Node) { d.readNames(r, path, n) },
+	})
 	if err := r.Err(); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -118,32 +44,125 @@ func decode(path string, content []byte) (*directory, error) {
 }
 
 var (
-	errTwice   = errors.New("another entry has the same")
-	errTooMany = fmt.Errorf("more than %d entries", maxTokens)
+	errMissing   = errors.New("is missing")
+	errText      = errors.New("want a text")
+	errSum       = fmt.Errorf("want the SHA-256 of the token, %d hexadecimal digits", 2*sha256.Size)
+	errTwice     = errors.New("another entry has the same")
+	errNoScope   = errors.New("the roles peer and metrics have no model or tenant")
+	errTooLong   = fmt.Errorf("more than %d bytes", maxName)
+	errTooMany   = fmt.Errorf("more than %d entries", maxTokens)
+	errEmptyList = errors.New("want at least one role")
 )
 
-// add adds the callers of a file.
-func (d *directory) add(r *yamlread.Reader, root *yaml.Node, f *file) {
-	if len(f.Tokens) > maxTokens {
-		r.Fault("tokens", root, errTooMany)
-		return
-	}
-	if len(f.Names) > maxTokens {
-		r.Fault("names", root, errTooMany)
-		return
-	}
-	for _, e := range f.Tokens {
-		if slices.ContainsFunc(d.tokens, func(t token) bool { return t.sum == e.Sum && e.Sum != tokenSum{} }) {
-			r.Fault(e.Path+".sha256", e.Node, errTwice)
+func (d *directory) readTokens(r *yamlread.Reader, path string, n *yaml.Node) {
+	for path, n := range r.List(path, n) {
+		var sum *[sha256.Size]byte
+		caller := readCaller(r, path, n, yamlread.Fields{
+			"sha256": func(path string, n *yaml.Node) { sum = readSum(r, path, n) },
+		}, &sum)
+		if caller == nil {
+			continue
 		}
-		d.tokens = append(d.tokens, token{e.Sum, e.caller()})
-	}
-	for _, e := range f.Names {
-		if e.Name != "" && d.names[string(e.Name)] != nil {
-			r.Fault(e.Path+".name", e.Node, errTwice)
+		if len(d.tokens) == maxTokens {
+			r.Fault(path, n, errTooMany)
+			return
 		}
-		d.names[string(e.Name)] = e.caller()
+		if slices.ContainsFunc(d.tokens, func(t token) bool { return t.sum == *sum }) {
+			r.Fault(path+".sha256", n, errTwice)
+		}
+		d.tokens = append(d.tokens, token{*sum, caller})
 	}
+}
+
+func (d *directory) readNames(r *yamlread.Reader, path string, n *yaml.Node) {
+	for path, n := range r.List(path, n) {
+		caller := readCaller(r, path, n, nil, nil)
+		if caller == nil {
+			continue
+		}
+		if len(d.names) == maxTokens {
+			r.Fault(path, n, errTooMany)
+			return
+		}
+		if d.names[caller.Name] != nil {
+			r.Fault(path+".name", n, errTwice)
+		}
+		d.names[caller.Name] = caller
+	}
+}
+
+// readCaller reads an entry, with the further members that it may have. sum, if not nil, must
+// be set by one of them. The caller is nil if the entry has faults.
+func readCaller(r *yamlread.Reader, path string, n *yaml.Node, further yamlread.Fields, sum **[sha256.Size]byte) *Caller {
+	before := r.Count()
+	c := new(Caller)
+	fields := yamlread.Fields{
+		"name":   func(path string, n *yaml.Node) { c.Name = readText(r, path, n, maxName) },
+		"roles":  func(path string, n *yaml.Node) { c.roles = readRoles(r, path, n) },
+		"model":  func(path string, n *yaml.Node) { c.scope.Model = new(readText(r, path, n, catalog.MaxName)) },
+		"tenant": func(path string, n *yaml.Node) { c.scope.Tenant = new(readText(r, path, n, catalog.MaxName)) },
+	}
+	for name, read := range further {
+		fields[name] = read
+	}
+	r.Mapping(path, n, fields)
+	if r.Count() > before {
+		return nil
+	}
+	switch {
+	case c.Name == "":
+		r.Fault(path+".name", n, errMissing)
+	case sum != nil && *sum == nil:
+		r.Fault(path+".sha256", n, errMissing)
+	case c.roles == 0:
+		r.Fault(path+".roles", n, errMissing)
+	case c.Scoped() && (c.roles.has(Peer) || c.roles.has(Metrics)):
+		r.Fault(path+".roles", n, errNoScope)
+	default:
+		return c
+	}
+	return nil
+}
+
+// readText reads a text that is not empty.
+func readText(r *yamlread.Reader, path string, n *yaml.Node, limit int) string {
+	switch {
+	case n.Kind != yaml.ScalarNode || n.Tag != "!!str" || n.Value == "":
+		r.Fault(path, n, errText)
+	case len(n.Value) > limit:
+		r.Fault(path, n, errTooLong)
+	}
+	return n.Value
+}
+
+// readSum reads a token's hash. A fault does not repeat the value: it may be the token itself.
+func readSum(r *yamlread.Reader, path string, n *yaml.Node) *[sha256.Size]byte {
+	sum := new([sha256.Size]byte)
+	if n.Kind != yaml.ScalarNode || len(n.Value) != 2*sha256.Size {
+		r.Fault(path, n, errSum)
+		return sum
+	}
+	if _, err := hex.Decode(sum[:], []byte(n.Value)); err != nil {
+		r.Fault(path, n, errSum)
+	}
+	return sum
+}
+
+func readRoles(r *yamlread.Reader, path string, n *yaml.Node) (set roles) {
+	empty := true
+	for path, n := range r.List(path, n) {
+		empty = false
+		role, err := ParseRole(n.Value)
+		if n.Kind != yaml.ScalarNode || err != nil {
+			r.Fault(path, n, errUnknownRole)
+			continue
+		}
+		set = set.with(role)
+	}
+	if empty && n.Kind == yaml.SequenceNode {
+		r.Fault(path, n, errEmptyList)
+	}
+	return set
 }
 
 var errUnknownRole = func() error {
@@ -164,12 +183,6 @@ func ParseRoles(names []string) (found []Role, err error) {
 		found = append(found, role)
 	}
 	return found, nil
-}
-
-// UnmarshalText reads the name of a role that a token can have.
-func (r *Role) UnmarshalText(name []byte) (err error) {
-	*r, err = ParseRole(string(name))
-	return err
 }
 
 // ParseRole returns the role of a name that a token can have.

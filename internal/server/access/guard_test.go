@@ -202,7 +202,7 @@ func TestFaults(t *testing.T) {
 	ok := entry("a", "t", "roles: [read]")
 	for file, want := range map[string]string{
 		"[]":                   "top level (line 1): want keys with values",
-		"token: []":            "token (line 1): unknown field `token`, expected one of",
+		"token: []":            "token (line 1): unknown key",
 		"tokens: {}":           "tokens (line 1): want a list",
 		"tokens: [x]":          "tokens[0] (line 1): want keys with values",
 		"tokens:\n- name: a\n": "tokens[0].sha256 (line 2): is missing",
@@ -213,11 +213,11 @@ func TestFaults(t *testing.T) {
 		"tokens:\n" + entry("a", "t"):                                      "tokens[0].roles (line 2): is missing",
 		"tokens:\n" + entry("a", "t", "roles: [root]"):                     "tokens[0].roles[0] (line 4): want one of read, call, operate, peer, metrics",
 		"tokens:\n" + entry("a", "t", "roles: [public]"):                   "tokens[0].roles[0] (line 4): want one of read, call, operate, peer, metrics",
-		"tokens:\n" + entry("a", "t", "roles: [peer]", "tenant: x"):        "tokens[0] (line 2): the roles peer and metrics have no model or tenant",
+		"tokens:\n" + entry("a", "t", "roles: [peer]", "tenant: x"):        "tokens[0].roles (line 2): the roles peer and metrics have no model or tenant",
 		"tokens:\n" + entry("a", "t", "roles: [read]", "tenant: ''"):       "tokens[0].tenant (line 5): want a text",
-		"tokens:\n" + entry("a", "t", "roles: [read]", "tenent: x"):        "tokens[0].tenent (line 5): unknown field `tenent`, expected one of",
+		"tokens:\n" + entry("a", "t", "roles: [read]", "tenent: x"):        "tokens[0].tenent (line 5): unknown key",
 		"tokens:\n" + entry("a", "t", "roles: [read]", "roles: [call]"):    "tokens[0].roles (line 5): given twice",
-		"names:\n- name: a\n  sha256: x\n  roles: [read]\n":                "names[0].sha256 (line 3): unknown field `sha256`, expected one of",
+		"names:\n- name: a\n  sha256: x\n  roles: [read]\n":                "names[0].sha256 (line 3): unknown key",
 		"names:\n- {name: a, roles: [read]}\n- {name: a, roles: [call]}\n": "names[1].name (line 3): another entry has the same",
 	} {
 		_, err := decode("f", []byte(file))

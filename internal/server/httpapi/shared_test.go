@@ -115,8 +115,8 @@ func TestSetPolicies(t *testing.T) {
 		{set(`{"aggregated":"x"}`), 400, `worker_selection aggregated \"x\" does not name a configured instance`},
 		{set(`{"aggregated":"p","instances":[{"name":"p","type":"nope"}]}`), 400, `unknown worker-selection policy type \"nope\"`},
 		{set(`{"foo":1,"bar":2}`), 400, "unknown field `foo`"},
-		{set(`[]`), 400, "want keys with values"},
-		{set(`null`), 400, "want keys with values"},
+		{set(`[]`), 400, "expected a mapping"},
+		{set(`null`), 400, "expected a mapping"},
 		{`{}`, 422, "missing field `worker_selection`"},
 		{set(`{"aggregated":"` + strings.Repeat("x", maxPolicies) + `"}`), 413, ""},
 	} {

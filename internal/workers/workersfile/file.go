@@ -68,7 +68,7 @@ func decode(path string, content []byte, engines ...string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	r := &yamlread.Reader{MaxFaults: maxFaults}
+	r := &yamlread.Reader{Format: describe, MaxFaults: maxFaults}
 	f := &File{engines: engines, sum: sha256.Sum256(content)}
 	f.read(r, root)
 	if err := r.Err(); err != nil {
@@ -128,11 +128,11 @@ func (f *File) read(r *yamlread.Reader, root *yaml.Node) {
 	}
 	if engines != nil {
 		for path, n := range r.List("engines", engines) {
-			var entry string
-			if !r.Decode(path, n, &entry) {
-				continue
+			entry, err := text(n)
+			if err == nil {
+				err = f.addEngine(entry, n.Line, add)
 			}
-			if err := f.addEngine(entry, n.Line, add); err != nil {
+			if err != nil {
 				r.Fault(path, n, err)
 			}
 		}
@@ -155,3 +155,8 @@ func (f *File) addEngine(entry string, line int, add func(catalog.Record, int) e
 
 // maxFaults bounds the reported faults of one file.
 const maxFaults = 20
+
+// describe is yamlread.Describe with long paths shortened: a key may be as long as the file.
+func describe(path string, n *yaml.Node, what error) error {
+	return yamlread.Describe(catalog.Clip(path), n, what)
+}
