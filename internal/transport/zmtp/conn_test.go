@@ -121,7 +121,7 @@ func TestPeers(t *testing.T) {
 		"a huge length":            {hello + "\x02\x7f\xff\xff\xff\xff\xff\xff\xff", 0, "too_large", 256},
 		"the largest length":       {hello + "\x02\xff\xff\xff\xff\xff\xff\xff\xff", 0, "too_large", 256},
 		"a length and no body":     {hello + "\x02\x00\x00\x00\x00\x00\x0f\x00\x00", 0, "too_slow", 17_000},
-		"too large in parts":       {hello + "\x03\x00\x00\x00\x00\x00\x0f\x00\x00" + strings.Repeat("x", 0xf0000) + "\x02\x00\x00\x00\x00\x00\x02\x00\x00", 0, "too_large", 0xf0000 + 256},
+		"too large in parts":       {hello + "\x03\x00\x00\x00\x00\x00\x0f\x00\x00" + strings.Repeat("x", 0xf0000) + "\x02\x00\x00\x00\x00\x00\x02\x00\x00", 0, "too_large", 1<<20 + 256}, // of a buffer, see memory.Buffer
 		"reserved flags":           {hello + "\x08\x00", 0, "bad_frame", 256},
 		"a command of frames":      {hello + "\x05\x00", 0, "bad_frame", 256},
 		"a large command":          {hello + "\x06\x00\x00\x00\x00\x00\x01\x00\x00", 0, "too_large", 256},
