@@ -103,7 +103,7 @@ func Play(t *testing.T, f Fleet, requests []workload.Request, start func(w *worl
 			n, err := node.New(node.Options{
 				Engine:  engine.Config{BlockSize: blockSize, CacheBlocks: f.CacheBlocks, PrefillRate: 12_000, DecodeRate: 50, Chunked: true, Speed: f.Speeds[i]},
 				Speedup: 1, NewSeed: func() uint64 { return uint64(i + 1) },
-				Publisher: func() (node.Publisher, error) { return publisher{w.events[i]}, nil },
+				Publisher: func() (node.Publisher, error) { return servicetest.Publisher{To: w.events[i]}, nil },
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -231,19 +231,6 @@ func (w *world) play(r *Request) {
 		w.mu.Unlock()
 	}
 }
-
-// publisher gives events to the service, if it plays.
-type publisher struct{ to *servicetest.Engine }
-
-func (p publisher) Publish(payload []byte) {
-	if p.to != nil {
-		p.to.Deliver(payload)
-	}
-}
-func (publisher) Events() string   { return "" }
-func (publisher) Replay() string   { return "" }
-func (publisher) Subscribers() int { return 0 }
-func (publisher) Close() error     { return nil }
 
 // Board has what a gateway counts of the requests that it has placed, for the rules of other gateways.
 type Board struct {

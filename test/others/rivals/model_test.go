@@ -33,7 +33,6 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
 	sim "github.com/select-service/select-service/internal/simulation/engine"
-	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
@@ -116,26 +115,13 @@ func (f *fleet) newEngine(i int) *node.Node {
 	}
 	n, err := node.New(node.Options{
 		Engine: c, Speedup: 1, NewSeed: func() uint64 { return uint64(i + 1) },
-		Publisher: func() (node.Publisher, error) { return publisher{f.events[i]}, nil },
+		Publisher: func() (node.Publisher, error) { return servicetest.Publisher{To: f.events[i]}, nil },
 	})
 	if err != nil {
 		f.t.Fatal(err)
 	}
 	return n
 }
-
-// publisher gives events to the service, if there is one.
-type publisher struct{ to *servicetest.Engine }
-
-func (p publisher) Publish(payload []byte) {
-	if p.to != nil {
-		p.to.Deliver(payload)
-	}
-}
-func (publisher) Events() string   { return "" }
-func (publisher) Replay() string   { return "" }
-func (publisher) Subscribers() int { return 0 }
-func (publisher) Close() error     { return nil }
 
 // RoundTrip implements http.RoundTripper.
 func (f *fleet) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -199,14 +185,8 @@ type ours struct{ *servicetest.World }
 
 // serve starts the service with the engines of the play.
 func (f *fleet) serve(seed uint64, change ...func(*service.Config)) rule {
-	random := &source{rnd: rand.New(rand.NewPCG(seed, 1))}
-	w := servicetest.Start(f.t, append(change, func(c *service.Config) { c.Selection.Random = random })...)
-	for i := range f.play.engines {
-		w.Put(servicetest.Record(uint64(i), 1, func(r *catalog.Record) {
-			r.BlockSize, r.MaxNumBatchedTokens = new(uint32(blockSize)), new(uint64(8192))
-		}))
-		f.events[i] = w.Engine(uint64(i), 0)
-	}
+	w := servicetest.Start(f.t, append(change, func(c *service.Config) { c.Selection.Random = servicetest.Random(seed, 1) })...)
+	copy(f.events, w.PutSimulated(f.play.engines, blockSize))
 	return ours{w}
 }
 
@@ -223,24 +203,6 @@ func (o ours) place(id string, prompt []uint32) int {
 func (o ours) prefilled(id string) { _ = o.PrefillComplete(id) } // as a gateway: it may have ended
 func (o ours) block(id string)     { _ = o.OutputBlock(id, nil) }
 func (o ours) ended(id string)     { _ = o.Free(id) }
-
-// source is a selector.Source for goroutines.
-type source struct {
-	mu  sync.Mutex // guards rnd
-	rnd *rand.Rand
-}
-
-func (s *source) IntN(n int) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.rnd.IntN(n)
-}
-
-func (s *source) Float64() float64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.rnd.Float64()
-}
 
 // cacheAware is SMG's policy of that name for workers that tell nothing, as `smg launch --help` of 1.13
 // states it. A prompt goes to a worker that was given the longest beginning of it, if that is a large
