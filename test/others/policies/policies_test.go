@@ -50,7 +50,7 @@ func TestPlay(t *testing.T) {
 }
 
 func equal(engines, blocks int) Fleet {
-	return Fleet{Name: "equal", Speeds: slices.Repeat([]float64{1}, engines), CacheBlocks: blocks}
+	return Fleet{Speeds: slices.Repeat([]float64{1}, engines), CacheBlocks: blocks}
 }
 
 // TestWhole plays all cells and prints the tables of docs/figures/policies-compared.md with -whole.
@@ -132,51 +132,47 @@ var measures = []struct {
 func printTables(all []load, results map[cell]*figures) {
 	for _, l := range all {
 		for _, m := range measures {
-			if m.of(results[cell{l.name, fleets[0].Name, rules[0].name, loads[0]}]) == 0 || math.IsNaN(m.of(results[cell{l.name, fleets[0].Name, rules[0].name, loads[0]}])) {
+			if x := m.of(results[cell{l.name, fleets[0].Name, rules[0].name, loads[0]}]); x == 0 {
 				continue // its requests are of no sessions
 			}
-			fmt.Printf("\n**%s: %s**\n\n|", l.name, m.name)
-			for _, f := range fleets {
-				for _, load := range loads {
-					fmt.Printf(" | %s, %.0f %%", f.Name, 100*load)
+			printTable(l.name+": "+m.name, func(c cell) string {
+				c.workload = l.name
+				x := m.of(results[c])
+				if c.rule == rules[0].name {
+					return fmt.Sprintf("%.2f s", x)
 				}
-			}
-			fmt.Printf(" |\n|%s\n", strings.Repeat("---|", 1+len(fleets)*len(loads)))
-			for _, r := range contestants() {
-				fmt.Printf("| %s", r.name)
-				for _, f := range fleets {
-					for _, load := range loads {
-						x, base := m.of(results[cell{l.name, f.Name, r.name, load}]), m.of(results[cell{l.name, f.Name, rules[0].name, load}])
-						switch {
-						case r.name == rules[0].name:
-							fmt.Printf(" | %.2f s", x)
-						case x < 0.98*base:
-							fmt.Printf(" | **%.2f**", x/base)
-						default:
-							fmt.Printf(" | %.2f", x/base)
-						}
-					}
+				c.rule = rules[0].name
+				base := m.of(results[c])
+				if x < 0.98*base {
+					return fmt.Sprintf("**%.2f**", x/base)
 				}
-				fmt.Println(" |")
-			}
+				return fmt.Sprintf("%.2f", x/base)
+			})
 		}
-		fmt.Printf("\n**%s: share of the prompts' tokens found in caches**\n\n|", l.name)
+		printTable(l.name+": share of the prompts' tokens found in caches", func(c cell) string {
+			c.workload = l.name
+			return fmt.Sprintf("%.1f %%", 100*results[c].hits/results[c].seeds)
+		})
+	}
+}
+
+// printTable prints a table with a row for each contestant, and a column for each fleet and load.
+func printTable(heading string, text func(cell) string) {
+	fmt.Printf("\n**%s**\n\n|", heading)
+	for _, f := range fleets {
+		for _, load := range loads {
+			fmt.Printf(" | %s, %.0f %%", f.Name, 100*load)
+		}
+	}
+	fmt.Printf(" |\n|%s\n", strings.Repeat("---|", 1+len(fleets)*len(loads)))
+	for _, r := range contestants() {
+		fmt.Printf("| %s", r.name)
 		for _, f := range fleets {
 			for _, load := range loads {
-				fmt.Printf(" | %s, %.0f %%", f.Name, 100*load)
+				fmt.Printf(" | %s", text(cell{fleet: f.Name, rule: r.name, load: load}))
 			}
 		}
-		fmt.Printf(" |\n|%s\n", strings.Repeat("---|", 1+len(fleets)*len(loads)))
-		for _, r := range contestants() {
-			fmt.Printf("| %s", r.name)
-			for _, f := range fleets {
-				for _, load := range loads {
-					x := results[cell{l.name, f.Name, r.name, load}]
-					fmt.Printf(" | %.1f %%", 100*x.hits/x.seeds)
-				}
-			}
-			fmt.Println(" |")
-		}
+		fmt.Println(" |")
 	}
 }
 

@@ -1,7 +1,6 @@
 package policies
 
 import (
-	"math"
 	"slices"
 	"time"
 )
@@ -38,7 +37,7 @@ func (s *smetric) Place(r *Request) int {
 	holder := b.least(nil, func(i int) float64 { return -float64(r.Cached[i]) })
 	least := b.least(nil, func(i int) float64 { return wait(i) * float64(b.Engines[i].Requests+1) })
 	meets := func(i int) bool { return wait(i) <= float64(len(r.Prompt))/s.rate(i) }
-	if float64(r.Cached[holder]) > math.Max(0.1*float64(expected), 0) && (meets(holder) || !slices.ContainsFunc(all(b), meets)) {
+	if float64(r.Cached[holder]) > 0.1*float64(expected) && (meets(holder) || !slices.ContainsFunc(all(b), meets)) {
 		return holder
 	}
 	return least
