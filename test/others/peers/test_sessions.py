@@ -43,12 +43,21 @@ def chosen(answer, scope):
     return scope.workers.index(answer.body["worker_id"]), answer.body["dp_rank"]
 
 
+def occupied(scope, ranks, here: Selection, *others: Selection) -> None:
+    """Gives these ranks so much to do that only a session is sent there. A session that is not bound is placed by
+    load, at random among equals: on idle ranks its choice could be where it is to be bound, and would show nothing."""
+    for worker, rank in ranks:
+        here.book(scope, f"busy-{worker}-{rank}", worker, rank, list(range(1, 101)), 100 * scope.block_size)
+    for replica in (here, *others):
+        replica.shows(scope, {rank: (100 * scope.block_size, 100, 1) for rank in ranks})
+
+
 @pytest.mark.parametrize("way", list(itertools.permutations(range(3))), ids=str)
 def test_a_binding_crosses(talking, way):
     here, there, third = (talking.replicas[i] for i in way)
-    scope = talking.scope()
-    for worker in range(2):  # the less loaded one would be the other
-        session = f"session-{next(_names)}"
+    for worker in range(2):
+        scope, session = talking.scope(), f"session-{next(_names)}"
+        occupied(scope, [(worker, 0), (worker, 1)], here, there, third)
         where = chosen(ask(here, scope, session, book=f"r{worker}", on=worker), scope)
         for replica in (there, third):
             eventually(lambda r=replica: chosen(ask(r, scope, session), scope), where, f"the session at {replica}")
@@ -133,18 +142,18 @@ def test_what_is_published(alone):
 
 
 def listening(replica, scope, wire, publisher) -> None:
-    """Waits until the replica hears the publisher, and we hear the replica."""
+    """Waits until the replica hears the publisher, and we hear the replica. From here on what is not bound is on (0, 0)."""
+    occupied(scope, [(0, 1), (1, 0), (1, 1)], replica)
     deadline = time.monotonic() + PATIENCE
     probe = 0
     while True:
         assert time.monotonic() < deadline, "the sockets do not connect"
         probe += 1
-        tell(publisher, scope, f"probe-{probe}", 1, 0, 1)
+        tell(publisher, scope, "probe", 1, 0, probe)
         replica.book(scope, f"probe-{probe}", 0, 0, [], 1)
         replica.free(scope, f"probe-{probe}")
         time.sleep(0.05)
-        if wire.poll(0) and chosen(ask(replica, scope, f"probe-{probe}"), scope)[0] == 1:
-            tell(publisher, scope, f"probe-{probe}-other", 0, 0, 1)
+        if wire.poll(0) and chosen(ask(replica, scope, "probe"), scope) == (1, 0):
             break
     while wire.poll(300):
         wire.recv_multipart()
@@ -163,38 +172,63 @@ def tell(publisher, scope, session, worker, rank, sequence, writer=77) -> None:
     publisher.send_multipart([TOPIC, msgpack.packb(message)])
 
 
-# (worker, rank, sequence, writer) as told, and where the session is then.
+# (worker, rank, sequence, writer) as told, where the session is then, and the version of that.
 HISTORY = [
-    ((0, 1, 5, 7), (0, 1)),  # vacant
-    ((1, 0, 4, 9), (0, 1)),  # older
-    ((1, 0, 5, 6), (0, 1)),
-    ((1, 0, 5, 7), (0, 1)),  # as old
-    ((1, 0, 5, 8), (1, 0)),  # newer by its writer
-    ((1, 1, 6, 1), (1, 1)),  # newer
-    ((1, 1, 9, 1), (1, 1)),  # the same rank, by a newer version
-    ((0, 0, 8, 9), (1, 1)),
-    ((0, 0, 10, 0), (0, 0)),
+    ((0, 1, 5, 7), (0, 1), (5, 7)),  # vacant
+    ((1, 0, 4, 9), (0, 1), (5, 7)),  # older
+    ((1, 0, 5, 6), (0, 1), (5, 7)),
+    ((1, 0, 5, 7), (0, 1), (5, 7)),  # as old
+    ((1, 0, 5, 8), (1, 0), (5, 8)),  # newer by its writer
+    ((1, 1, 6, 1), (1, 1), (6, 1)),  # newer
+    ((1, 1, 9, 1), (1, 1), (9, 1)),  # the same rank, by a newer version
+    ((0, 0, 8, 9), (1, 1), (9, 1)),
+    ((0, 0, 10, 0), (0, 0), (10, 0)),
 ]
 
 
 def test_the_rules_of_applying(alone):
-    """Both come to the same binding by the same messages."""
+    """Both come to the same binding by the same messages.
+
+    Theirs applies each message in a task of its own, in any order. What changes the binding is awaited: where the
+    session is, and its version, without which the next message but one could be applied before it. What changes
+    nothing may be applied at any later time: it stays older than the binding.
+    """
     replica, wire, publisher = alone
     scope = shared_scope(replica)
     listening(replica, scope, wire, publisher)
     for held in (False, True):
-        session, mark = f"history-{held}", itertools.count()
-        for i, (told, want) in enumerate(HISTORY):
+        session, names = f"history-{held}", itertools.count()
+
+        def booked(session=session, held=held, names=names):
+            """Where a booking of the session is, and what is published of it; unless held, it ends at once."""
+            name = f"{session}-{next(names)}"
+            where, version = chosen(ask(replica, scope, session, book=name), scope), published(wire, session)
+            if not held:
+                replica.free(scope, name)
+                assert published(wire, session) == version
+            return where, version
+
+        for i, (told, want, version) in enumerate(HISTORY):
             tell(publisher, scope, session, *told)
-            after = f"{session}-{next(mark)}"  # theirs may apply it before the one that it follows
+            after = f"{session}-{i}"  # ours applies it after the one that it follows
             tell(publisher, scope, after, 1, 1, 1)
             eventually(lambda name=after: chosen(ask(replica, scope, name), scope), (1, 1), "a message")
             eventually(lambda name=session: chosen(ask(replica, scope, name), scope), want, str(told))
-            if held:  # requests that are under way do not matter
-                assert chosen(ask(replica, scope, session, book=f"{session}-{i}"), scope) == want, told
-                assert chosen(ask(replica, scope, session), scope) == want, told
+            eventually(booked, (want, version), str(told))  # requests that are under way do not matter
+            assert chosen(ask(replica, scope, session), scope) == want, told
     tell(publisher, scope, "any", 1, None, 5)
     tell(publisher, scope, "last", 1, 1, 5)
     eventually(lambda: chosen(ask(replica, scope, "last"), scope), (1, 1), "a message")
     eventually(lambda: chosen(ask(replica, scope, "any"), scope)[0], 1, "a message")
     assert chosen(ask(replica, scope, "any", book="any"), scope)[0] == 1
+
+
+def published(wire, session: str) -> tuple[int, int]:
+    """The version in the next message about the session."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if wire.poll(50):
+            topic, payload = wire.recv_multipart()
+            if topic == TOPIC and (message := msgpack.unpackb(payload))["session_id"] == session:
+                return message["sequence"], message["writer_id"]
+    raise AssertionError(f"nothing is published about {session}")
