@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# The definitions that SGLang's description consists of, by module.
+# The definitions that SGLang's description consists of, by module. Releases before 0.5.23 have no num_dp_ranks_of: dp_size
+# is their number of ranks.
 SGLANG = {
     "sglang/srt/utils/network.py": ["_is_ipv6", "_wrap", "_parse_port", "NetworkAddress"],
     "sglang/srt/disaggregation/kv_events.py": [
@@ -60,7 +61,8 @@ def sglang_kv_events(wheel: Path, **arguments) -> dict | None:
         for module, names in SGLANG.items():
             tree = ast.parse(archive.read(module))
             tree.body = [node for node in tree.body if _named(node) in names]
-            assert len(tree.body) == len(names), f"{module} has not all of {names}"
+            missing = set(names) - {"num_dp_ranks_of"} - {_named(node) for node in tree.body}
+            assert not missing, f"{module} has no {missing}"
             exec(compile(tree, module, "exec", __future__.annotations.compiler_flag), space)
     imported = {"sglang.srt.arg_groups.overrides", "sglang.srt.disaggregation.kv_events"}
     parents = {name.rsplit(".", depth)[0] for name in imported for depth in range(1, name.count(".") + 1)}

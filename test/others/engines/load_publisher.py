@@ -1,5 +1,6 @@
 """SGLang's publisher of its load, straight out of the wheel."""
 
+import inspect
 import json
 import sys
 import types
@@ -44,7 +45,7 @@ class LoadPublishers:
         with zipfile.ZipFile(wheel) as archive:
             source = archive.read(MODULE)
         self._parallel = types.SimpleNamespace(
-            num_dp_ranks=ranks, pp_rank=0, attn_tp_rank=0, attn_cp_rank=0, attn_dp_size=ranks, attn_dp_rank=0, dp_rank=0
+            num_dp_ranks=ranks, dp_size=ranks, pp_rank=0, attn_tp_rank=0, attn_cp_rank=0, attn_dp_size=ranks, attn_dp_rank=0, dp_rank=0
         )
         config = types.SimpleNamespace(publisher="zmq", endpoint=f"tcp://*:{base - ranks}", replay_endpoint=None)
         events.get_parallel, events.NetworkAddress = self._get_parallel, Address
@@ -58,14 +59,15 @@ class LoadPublishers:
         sys.modules[module.__name__] = module  # msgspec looks a struct's module up
         with publishers.stand_ins(stand_ins):
             exec(compile(source, MODULE, "exec"), module.__dict__)
+        # Releases before 0.5.23 send the first four counts alone.
+        self.says_more = "max_running_requests" in module.LoadStat.__struct_fields__
+        arguments = {"kv_events_config": json.dumps({}) + " ", "load_publish_endpoint": f"tcp://*:{base}", "publish_interval": 1}
+        if "ps" in inspect.signature(module.SchedulerLoadPublisher).parameters:  # before 0.5.23
+            arguments["ps"] = self._parallel
         self._of = []
         for rank in range(ranks):
             self._parallel.attn_dp_rank = rank
-            self._of.append(
-                module.SchedulerLoadPublisher(
-                    kv_events_config=json.dumps({}) + " ", load_publish_endpoint=f"tcp://*:{base}", publish_interval=1
-                )
-            )
+            self._of.append(module.SchedulerLoadPublisher(**arguments))
             assert self._of[rank].enable
 
     def _get_parallel(self):
