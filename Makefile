@@ -180,6 +180,7 @@ nightly: ## ring 3: everything at full length; all steps run, the end names the 
 .PHONY: lint
 lint: setup $(GOLANGCI) ## run the linters and check the format
 	$(GOLANGCI) run
+	cd test/checks/ui && $(CURDIR)/$(GOLANGCI) run
 
 .PHONY: fuzz
 fuzz: setup ## run every fuzz target for FUZZTIME (30s)

@@ -36,9 +36,9 @@ var chromium = sync.OnceValues(func() (context.Context, error) {
 	if path == "" {
 		return nil, nil
 	}
-	ctx, _ := chromedp.NewExecAllocator(context.Background(), append(chromedp.DefaultExecAllocatorOptions[:], //nolint:govet // ends with the process
+	ctx, _ := chromedp.NewExecAllocator(context.Background(), append(chromedp.DefaultExecAllocatorOptions[:], // ends with the process
 		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.Flag("force-color-profile", "srgb"), chromedp.Flag("disable-dev-shm-usage", true))...)
-	ctx, _ = chromedp.NewContext(ctx) //nolint:govet // likewise
+	ctx, _ = chromedp.NewContext(ctx) // likewise
 	return ctx, chromedp.Do(ctx)
 })
 
