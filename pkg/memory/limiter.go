@@ -12,7 +12,7 @@ import (
 const (
 	// lookEvery is how often stalled clients are looked for while a request waits for memory.
 	lookEvery = 10 * time.Millisecond
-	// freedWithin is how long a request that does not wait for others waits for one that has been cut off.
+	// freedWithin is how long a request that does not wait for others waits for clients that are cut off meanwhile.
 	freedWithin = 250 * time.Millisecond
 )
 
@@ -100,8 +100,8 @@ func (l *Limiter) Try(t *Token, n int64) bool {
 }
 
 // Take takes n more bytes for t. If they are not free, it waits for them as long as wait; if that is 0, only for
-// those of clients that are cut off for it. The errors are ErrFull, also for a token whose client is cut off, and
-// that of ctx.
+// those of clients that have stalled, or will have within a quarter of a second, and are cut off for it. The errors
+// are ErrFull, also for a token whose client is cut off, and that of ctx.
 func (l *Limiter) Take(ctx context.Context, t *Token, n int64, wait time.Duration) error {
 	if l.Try(t, n) {
 		return nil
@@ -122,7 +122,7 @@ func (l *Limiter) Take(ctx context.Context, t *Token, n int64, wait time.Duratio
 	l.waiting.Add(1)
 	t.waits = w
 	l.lookLocked()
-	if wait == 0 && l.leaving >= n {
+	if wait == 0 && l.comesSoonLocked(n) {
 		wait = freedWithin
 	}
 	l.mu.Unlock()
@@ -199,6 +199,22 @@ func (l *Limiter) lookLocked() {
 		l.looking = true
 		time.AfterFunc(lookEvery, l.look)
 	}
+}
+
+// comesSoonLocked reports whether n bytes may come back within freedWithin: those of clients that are cut off, or that
+// stall until then. Where stalled clients come again at once, all of them have always just begun.
+func (l *Limiter) comesSoonLocked(n int64) bool {
+	n -= l.leaving
+	for t, by := l.lent.next, time.Now().Add(freedWithin); t != &l.lent && n > 0; t = t.next {
+		stalled := by.Sub(t.since)
+		if stalled <= l.patience {
+			break
+		}
+		if stalled > t.patience {
+			n -= t.bytes
+		}
+	}
+	return n <= 0
 }
 
 // grantLocked gives a waiter what it wants, and reports whether that was free.
