@@ -1,6 +1,7 @@
 """What the service says of two vLLM engines is what they say and find."""
 
 import contextlib
+import json
 import os
 import random
 import re
@@ -52,18 +53,28 @@ def test_load_is_reported(engines, router):
                     and load["foreign"]["blocks"] >= blocks
                 ):
                     return
-            assert time.monotonic() < deadline, load
+            assert time.monotonic() < deadline, json.dumps(load)
             time.sleep(0.05)
 
     awaited(0, 0, 0)
     dice, count = random.Random(5), 8
     prompts = [tuple(dice.randrange(3, engine.vocabulary) for _ in range(300)) for _ in range(count)]
-    requests = [threading.Thread(target=engine.complete, args=(0, prompt, 300)) for prompt in prompts]
+    seen = threading.Event()
+
+    def keep_asking(prompt):
+        """One request after another, so that the engine is busy however late the service looks."""
+        while not seen.is_set():
+            engine.complete(0, prompt, 300)
+
+    requests = [threading.Thread(target=keep_asking, args=(prompt,)) for prompt in prompts]
     for request in requests:
         request.start()
-    awaited(count, 1, engine.record["total_kv_blocks"] // 2)
-    for request in requests:
-        request.join()
+    try:
+        awaited(count, 1, engine.record["total_kv_blocks"] // 2)
+    finally:
+        seen.set()
+        for request in requests:
+            request.join()
     awaited(0, 0, 0)
 
 
