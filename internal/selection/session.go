@@ -65,7 +65,7 @@ func (s *session) check() (stale bool, err error) {
 	if len(name) > affinity.MaxSession {
 		return false, contract.Errorf(contract.BadRequest, "session affinity ID must not exceed %d bytes", affinity.MaxSession)
 	}
-	if identity.Reserved(name) {
+	if identity.IsReserved(name) {
 		return false, contract.Errorf(contract.BadRequest, "session affinity ID must not begin with a control character")
 	}
 	if name == "" || !s.reserve {
@@ -205,7 +205,7 @@ func errSessionBound(session string, bound, chosen catalog.Rank) *contract.Error
 
 // usable reports whether sessions are on and a client may give a session this name.
 func (s *sessions) usable(session string) bool {
-	return s.Table != nil && session != "" && len(session) <= affinity.MaxSession && !identity.Reserved(session)
+	return s.Table != nil && session != "" && len(session) <= affinity.MaxSession && !identity.IsReserved(session)
 }
 
 // EndSession notes that a tenant's session sends no further request: its binding ends at once.

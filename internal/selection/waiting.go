@@ -323,7 +323,7 @@ func bytesOf(r *SelectRequest) int64 {
 		n += 64 + len(taint)
 	}
 	for _, text := range []*string{
-		r.SelectionID, r.ReservationID, &r.PolicyClass, &r.Session, &r.SessionTenant, &r.EligibleKey, &r.Scope.Model, &r.Scope.Tenant,
+		r.SelectionID, r.ReservationID, &r.PolicyClass, &r.Session, &r.SessionTenant, &r.Parent, &r.EligibleKey, &r.Scope.Model, &r.Scope.Tenant,
 	} {
 		if text != nil {
 			n += len(*text)

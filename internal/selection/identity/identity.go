@@ -21,6 +21,8 @@ type Session struct {
 	Parent string // the session that has started it, as an agent starts its sub-agents; "": none, or it is not said
 	Final  bool   // the request is the session's last one
 	Client string // whose headers say so, for people; "": nobody's
+	// Ignored says why names were not used; a session or a parent whose name is ignored is not named.
+	Ignored Faults
 }
 
 // client is a row of the table. Of each list the first header that is not empty counts.
@@ -97,37 +99,46 @@ type Reader struct {
 // Reader returns a reader of no header yet.
 func (t *Table) Reader() Reader { return Reader{table: t} }
 
-// Read takes a header; name is in lower case. Of several with the same name the last one counts.
+// Read takes a header; name is in lower case. Of several with the same name the first one that is not empty counts. A value is
+// one name, whatever commas it has.
 func (r *Reader) Read(name, value string) {
-	if slot, known := r.table.slots[name]; known {
+	if slot, known := r.table.slots[name]; known && r.values[slot] == "" {
 		r.values[slot] = strings.TrimSpace(value)
 	}
 }
 
-// Session returns what the headers say. A name that begins with a control character, as the names that the service itself
-// makes do, is none.
+// Session returns what the headers say. The name of a session that has a fault is as if it were not sent. Of a parent whose name
+// has one nothing is known: no other header stands for it.
 func (r *Reader) Session() (s Session) {
 	for i := range r.table.clients {
 		c := &r.table.clients[i]
-		if s.ID = r.first(c.session, ""); s.ID != "" {
-			s.Client, s.Parent = c.name, r.first(c.parent, s.ID)
-			break
+		for _, name := range c.session {
+			id := r.value(name)
+			if fault := FaultOf(id); fault != 0 {
+				s.Ignored |= fault
+			} else if id != "" {
+				s.ID, s.Client = id, c.name
+				s.setParent(r, c.parent)
+				s.Final = strings.EqualFold(r.values[0], "true")
+				return s
+			}
 		}
 	}
-	s.Final = s.ID != "" && strings.EqualFold(r.values[0], "true")
 	return s
 }
 
-// first returns the value of the first header that has one other than but.
-func (r *Reader) first(headers []string, but string) string {
+// setParent sets the parent to what the first header that names another session says.
+func (s *Session) setParent(r *Reader, headers []string) {
 	for _, name := range headers {
-		if v := r.values[r.table.slots[name]]; v != "" && v != but && !Reserved(v) {
-			return v
+		if parent := r.value(name); parent != "" && parent != s.ID {
+			if fault := FaultOf(parent); fault != 0 {
+				s.Ignored |= fault
+			} else {
+				s.Parent = parent
+			}
+			return
 		}
 	}
-	return ""
 }
 
-// Reserved reports whether no client may give a session this name: one that begins with a control character is made by the
-// service, for the sessions of tenants, for groups and for what engines keep.
-func Reserved(name string) bool { return name != "" && name[0] < ' ' }
+func (r *Reader) value(header string) string { return r.values[r.table.slots[header]] }

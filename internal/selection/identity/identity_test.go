@@ -26,6 +26,7 @@ func read(t testing.TB, first []string, headers ...string) identity.Session {
 // (x-session-affinity).
 func TestClients(t *testing.T) {
 	type session = identity.Session
+	long := strings.Repeat("s", identity.MaxName+1)
 	for name, tt := range map[string]struct {
 		headers []string
 		want    session
@@ -65,8 +66,18 @@ func TestClients(t *testing.T) {
 		"affinity":           {[]string{"x-session-affinity", "k"}, session{ID: "k", Client: "generic"}},
 		"clients do not mix": {[]string{"x-session-id", "s", "x-dynamo-parent-session-id", "p", "x-codex-parent-thread-id", "u"}, session{ID: "s", Client: "opencode"}},
 
-		"the service's own names":       {[]string{"x-dynamo-session-id", "\x01sg:x", "x-session-id", "\x02y"}, session{}},
-		"the service's own as a parent": {[]string{"x-dynamo-session-id", "a", "x-dynamo-parent-session-id", "\x01sg:x"}, session{ID: "a", Client: "dynamo"}},
+		"several values":      {[]string{"x-session-id", "", "x-session-id", " ", "x-session-id", "s", "x-session-id", "t"}, session{ID: "s", Client: "opencode"}},
+		"a list is one name":  {[]string{"x-session-id", "s, t"}, session{ID: "s, t", Client: "opencode"}},
+		"as long as may be":   {[]string{"x-session-id", long[1:]}, session{ID: long[1:], Client: "opencode"}},
+		"too long":            {[]string{"x-session-id", long}, session{Ignored: identity.TooLong}},
+		"too long, then one":  {[]string{"thread-id", long, "session-id", "t"}, session{ID: "t", Client: "codex", Ignored: identity.TooLong}},
+		"a control character": {[]string{"x-session-id", "a\tb", "x-session-affinity", "a\x7f"}, session{Ignored: identity.Control}},
+		"a parent that is too long stands for itself": {
+			[]string{"thread-id", "u", "session-id", "t", "x-codex-parent-thread-id", long}, session{ID: "u", Client: "codex", Ignored: identity.TooLong},
+		},
+
+		"the service's own names":       {[]string{"x-dynamo-session-id", "\x01sg:x", "x-session-id", "\x02y"}, session{Ignored: identity.Reserved}},
+		"the service's own as a parent": {[]string{"x-dynamo-session-id", "a", "x-dynamo-parent-session-id", "\x01sg:x"}, session{ID: "a", Client: "dynamo", Ignored: identity.Reserved}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := read(t, nil, tt.headers...); got != tt.want {

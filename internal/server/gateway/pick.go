@@ -194,7 +194,8 @@ func (r *request) selection(prefill bool) *selection.SelectRequest {
 	f := r.filter(prefill)
 	req := &selection.SelectRequest{
 		Scope: r.target.scope, Prompt: r.prompt, ExpectedOutputTokens: r.body.Hints.OutputTokens,
-		PolicyClass: r.head.class, Session: r.head.session.ID, SessionTenant: r.sessionTenant(), SoftSession: true, Lease: r.config.Lease,
+		PolicyClass: r.head.class, Session: r.head.session.ID, SessionTenant: r.sessionTenant(), Parent: r.head.session.Parent,
+		SoftSession: true, Lease: r.config.Lease,
 		Eligible: f.eligible, EligibleKey: f.key(), ByLoad: r.light, Trace: r.head.span,
 	}
 	priority, strict := r.head.priority, r.head.strictPriority
@@ -325,7 +326,7 @@ func (r *request) adopt(sel *selection.Selection, expected *uint32, place *Place
 func (r *request) bookPrefill(ctx context.Context, b *booking, place *Placement, told bool) (booked bool, bad *Problem) {
 	for {
 		req := r.selection(true)
-		req.Session, req.NoWait = "", true
+		req.Session, req.Parent, req.NoWait = "", "", true
 		req.SharesFrontend = func(e catalog.Entry) bool {
 			return e.Worker.RankCount() > 1 && e.Worker.RankEndpoints[e.DP] == "" && (!told || r.rankFor(e.Worker, e.DP) == nil)
 		}

@@ -268,6 +268,48 @@ func TestSessions(t *testing.T) {
 	}
 }
 
+// TestParents: what a body says of the session that has started its own, and that agents' headers say it only where the
+// body's own member does not.
+func TestParents(t *testing.T) {
+	long := strings.Repeat("p", 257)
+	for name, tc := range map[string]struct{ members, session, parent string }{
+		"none":                     {`"session_id":"c"`, "c", ""},
+		"said":                     {`"session_id":"c","parent_session_id":"p"`, "c", "p"},
+		"before the session":       {`"parent_session_id":"p","session_id":"c"`, "c", "p"},
+		"itself":                   {`"session_id":"c","parent_session_id":"c"`, "c", ""},
+		"of no session":            {`"session_id":"","parent_session_id":"p"`, "", ""},
+		"too long":                 {`"session_id":"c","parent_session_id":"` + long + `"`, "c", ""},
+		"as long as may be":        {`"session_id":"c","parent_session_id":"` + long[1:] + `"`, "c", long[1:]},
+		"with a control character": {`"session_id":"c","parent_session_id":"p\n"`, "c", ""},
+		"the service's own":        {`"session_id":"c","parent_session_id":"\u0001sg:p"`, "c", ""},
+
+		"of headers":              {`"session_id":"c","agent_headers":{"X-Claude-Code-Agent-Id":["c"],"X-Claude-Code-Session-Id":["s"]}`, "c", "s"},
+		"headers before":          {`"agent_headers":{"x-session-id":["c"],"x-parent-session-id":["p"]},"session_id":"c"`, "c", "p"},
+		"headers beside its own":  {`"session_id":"c","parent_session_id":"p","agent_headers":{"x-session-id":["c"],"x-parent-session-id":["q"]}`, "c", "p"},
+		"headers beside null":     {`"session_id":"c","parent_session_id":null,"agent_headers":{"x-session-id":["c"],"x-parent-session-id":["q"]}`, "c", "q"},
+		"of another session":      {`"session_id":"c","agent_headers":{"x-session-id":["d"],"x-parent-session-id":["p"]}`, "c", "p"},
+		"of itself":               {`"session_id":"c","agent_headers":{"x-session-id":["d"],"x-parent-session-id":["c"]}`, "c", ""},
+		"headers never name it":   {`"session_id":"","agent_headers":{"x-session-id":["d"],"x-parent-session-id":["p"]}`, "", ""},
+		"the first that is there": {`"session_id":"c","agent_headers":{"x-session-id":["c"],"x-parent-session-id":[""," p ","q"]}`, "c", "p"},
+		"headers of no values":    {`"session_id":"c","agent_headers":{"x-session-id":[],"x-parent-session-id":["p"]}`, "c", ""},
+		"a parent's header alone": {`"session_id":"c","agent_headers":{"x-parent-session-id":["p"]}`, "c", ""},
+	} {
+		f := &fake{}
+		for _, s := range speakers(f) {
+			for _, path := range []string{"/select", "/select_and_reserve", "/explain"} {
+				body, session, parent := `{"session_context":{`+tc.members+`}}`, tc.session, tc.parent
+				if s.d == dialect13 {
+					session, parent = "", ""
+				}
+				w := call(t, s, "POST", s.prefix+path, body, nil)
+				if w.Code != 200 || f.selected.Session != session || f.selected.Parent != parent {
+					t.Errorf("%s: %s %s: %d %s, session %q of %q", name, s.name, path, w.Code, w.Body, f.selected.Session, f.selected.Parent)
+				}
+			}
+		}
+	}
+}
+
 // TestOverrideRange: the 1.6 dialect lets a hit count more than a block.
 func TestOverrideRange(t *testing.T) {
 	f := &fake{}

@@ -25,7 +25,7 @@ type explainRoutes struct {
 }
 
 func (r explainRoutes) explain(c request, b *selectBody, out []byte) (int, []byte, error) {
-	b.req.Session = b.session.name()
+	b.session.fill(&b.req)
 	b.req.Dialect = contract.Version(r.d)
 	b.req.Advisory = b.advisory
 	b.req.Trace = c.span

@@ -9,6 +9,7 @@ import (
 	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/identity"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -48,7 +49,7 @@ func (r selectRoutes) selectAndReserve(c request, b *selectBody, out []byte) (in
 
 func (r selectRoutes) answer(c request, b *selectBody, out []byte, reserve bool) (int, []byte, error) {
 	b.req.PolicyClass = strings.TrimSpace(c.Request.Header.Get(policyHeader))
-	b.req.Session = b.session.name()
+	b.session.fill(&b.req)
 	b.req.Dialect = contract.Version(r.d)
 	b.req.Trace = c.span
 	sel, err := r.svc.Select(c.Request.Context(), &b.req, reserve)
@@ -274,19 +275,33 @@ func appendStrings(s *bodyscan.Scanner, dst []string) []string {
 }
 
 // session is the conversation that a prompt belongs to, in bodies of the 1.6
-// dialect. Of session_context only the id is used; its other members are checked.
+// dialect. input_trigger is checked and not used.
 type session struct {
-	id      string // session_id
-	inner   string // session_context.session_id
-	context bool   // there is a session_context
+	id      string           // session_id
+	context bool             // there is a session_context, of which the members below are
+	inner   string           // session_id
+	parent  string           // parent_session_id
+	headers *identity.Reader // of agent_headers; nil: none
 }
 
-// name returns the session's id, "" for none. session_context takes precedence.
-func (s *session) name() string {
-	if s.context {
-		return s.inner
+// agentHeaders knows the headers of clients that agent_headers may have.
+var agentHeaders, _ = identity.New() // it fails for further headers alone
+
+// fill sets what the request says of its session. session_context takes precedence over session_id, and its own
+// members over agent_headers, which never name the session itself.
+func (s *session) fill(req *selection.SelectRequest) {
+	if !s.context {
+		req.Session = s.id
+		return
 	}
-	return s.id
+	parent := s.parent
+	if parent == "" && s.headers != nil {
+		parent = s.headers.Session().Parent
+	}
+	req.Session, req.Parent = s.inner, ""
+	if s.inner != "" && parent != s.inner && identity.FaultOf(parent) == 0 {
+		req.Parent = parent
+	}
 }
 
 func sessionFields[T any](of func(*T) *session) []bodyscan.Field[T] {
@@ -303,17 +318,27 @@ func sessionFields[T any](of func(*T) *session) []bodyscan.Field[T] {
 
 var sessionShape = bodyscan.NewObject(
 	required("session_id", func(c *session) *string { return &c.inner }, readText),
-	checkedOnly("parent_session_id", func(s *bodyscan.Scanner) { s.Text() }),
+	field("parent_session_id", func(c *session) *string { return &c.parent }, readText),
 	checkedOnly("session_final", func(s *bodyscan.Scanner) { s.Bool() }),
 	checkedOnly("input_trigger", func(s *bodyscan.Scanner) { s.Variant("user_message", "tool_result", "other") }),
-	checkedOnly("agent_headers", func(s *bodyscan.Scanner) {
-		for range s.Map() {
-			for range s.Array() {
-				s.Text()
-			}
+	bodyscan.Field[session]{Name: "agent_headers", Read: func(s *bodyscan.Scanner, c *session) {
+		if !s.Null() {
+			r := agentHeaders.Reader()
+			readHeaders(s, &r)
+			c.headers = &r
 		}
-	}),
+	}},
 )
+
+// readHeaders reads the values of headers by name, in any case.
+func readHeaders(s *bodyscan.Scanner, r *identity.Reader) {
+	for name := range s.Map() {
+		header := strings.ToLower(string(name))
+		for range s.Array() {
+			r.Read(header, readText(s))
+		}
+	}
+}
 
 // checkedOnly describes a member whose value is checked but not used; it may be null.
 func checkedOnly(name string, read func(*bodyscan.Scanner)) bodyscan.Field[session] {
