@@ -272,6 +272,7 @@ func endpointOf(snap *catalog.Snapshot, r catalog.Rank) string {
 type idempotencyRecord struct {
 	answers *answerCache
 	claim   *affinity.Claim // nil: no session
+	final   bool            // the session ends with the reservation
 	lease   *approximate.Lease
 
 	// The answer and what identifies the request. Set before the reservation can be found, and
@@ -332,6 +333,9 @@ func (r *idempotencyRecord) size() int64 {
 // ReservationEnded implements reservations.CallerState.
 func (r *idempotencyRecord) ReservationEnded() {
 	r.answers.end(r)
+	if r.final {
+		r.claim.Drop()
+	}
 	r.claim.Release()
 	r.lease.End()
 }

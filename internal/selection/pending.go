@@ -38,7 +38,7 @@ func (p *pendingSelections) save(a *attempt) {
 		TrackPrefill: a.weights.TrackPrefill, ExpectedOutput: req.ExpectedOutputTokens,
 	}
 	if req.Session != "" && req.Pinned == nil && req.Target == nil {
-		s.Session = sessionKey(req.Scope, req.SessionTenant, req.Session).Session
+		s.Session, s.Final = sessionKey(req.Scope, req.SessionTenant, req.Session).Session, req.Final
 	}
 	p.store.Put(*req.SelectionID, s)
 }
@@ -210,7 +210,7 @@ func (b *pendingBooking) book(p *newReservation) (Reservation, error) {
 		return Reservation{}, used
 	}
 	p.local, p.Hashes = sel.Prompt.AppendTo(nil, nil)
-	p.record = &idempotencyRecord{claim: b.claim, prompt: identityOf(p.Hashes, sel.Tokens)}
+	p.record = &idempotencyRecord{claim: b.claim, final: sel.Final, prompt: identityOf(p.Hashes, sel.Tokens)}
 	r, err := a.book(p, b.request.IfExists)
 	if err == nil {
 		b.claim = nil // the reservation has it

@@ -65,7 +65,7 @@ func (s *session) check() (stale bool, err error) {
 	if len(name) > affinity.MaxSession {
 		return false, contract.Errorf(contract.BadRequest, "session affinity ID must not exceed %d bytes", affinity.MaxSession)
 	}
-	if identity.IsReserved(name) {
+	if identity.IsReserved(name) || name != "" && identity.IsReserved(s.Parent) {
 		return false, contract.Errorf(contract.BadRequest, "session affinity ID must not begin with a control character")
 	}
 	if name == "" || !s.reserve {
@@ -207,6 +207,9 @@ func errSessionBound(session string, bound, chosen catalog.Rank) *contract.Error
 func (s *sessions) usable(session string) bool {
 	return s.Table != nil && session != "" && len(session) <= affinity.MaxSession && !identity.IsReserved(session)
 }
+
+// CountIgnored counts names of sessions that a request has and that are not used.
+func (a *API) CountIgnored(faults identity.Faults) { a.selections.Ignored(faults) }
 
 // EndSession notes that a tenant's session sends no further request: its binding ends at once.
 func (a *API) EndSession(sc catalog.Scope, tenant, session string) {

@@ -290,6 +290,68 @@ func TestSessionEndsWithItsReservation(t *testing.T) {
 	}
 }
 
+// TestFinal: the binding of a session ends with the reservation of its last request, however that is booked and ends, although
+// others of the session run on. It stays as long as that reservation does, and if the request is refused.
+func TestFinal(t *testing.T) {
+	last := func(r *selection.SelectRequest) { r.Session, r.Final = "s", true }
+	for name, tt := range map[string]struct {
+		book func(w *servicetest.World) error
+		end  func(w *servicetest.World)
+	}{
+		"freed": {func(w *servicetest.World) error { return attempt(w, "r", servicetest.Prompt(2, 8), last) }, func(w *servicetest.World) { _ = w.Free("r") }},
+		"expired": {func(w *servicetest.World) error {
+			return attempt(w, "r", servicetest.Prompt(2, 8), last, leased(time.Second))
+		}, func(*servicetest.World) { time.Sleep(2 * time.Second) }},
+		"without an id of its own": {func(w *servicetest.World) error {
+			req := servicetest.Ask(servicetest.Prompt(2, 8))
+			last(req)
+			req.Lease = time.Second
+			_, err := w.Select(t.Context(), req, true)
+			return err
+		}, func(*servicetest.World) { time.Sleep(2 * time.Second) }},
+		"of a pending selection": {func(w *servicetest.World) error {
+			selectPending(w, "r", servicetest.Prompt(2, 8), last)
+			_, err := reservePending(w, "r")
+			return err
+		}, func(w *servicetest.World) { _ = w.Free("r") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := talk(t)
+				where(w, last) // without a reservation nothing ends
+				if attempt(w, "r", servicetest.Prompt(2, 8), last, onWorkers(7)) == nil {
+					t.Error("a last request that no worker can take is booked")
+				}
+				if err := tt.book(w); err != nil {
+					t.Fatal(err)
+				}
+				if got := where(w, of("s")); got != 1 {
+					t.Errorf("during the last request the session goes to worker %d, want 1", got)
+				}
+				tt.end(w)
+				if got := where(w, of("s")); got != 2 {
+					t.Errorf("behind the last request the session goes to worker %d, want the binding gone", got)
+				}
+				_ = w.Free("bind")
+				if n := servicetest.Sum(w.Metrics()["remembered_entries"], "sessions"); n != 0 {
+					t.Errorf("%v sessions are left", n)
+				}
+			})
+		})
+	}
+}
+
+// TestReservedParent: no client may name one of the service's own names as the session that has started its own.
+func TestReservedParent(t *testing.T) {
+	w := talk(t)
+	forged := func(r *selection.SelectRequest) { r.Session, r.Parent = "s", "\x01sg:x" }
+	err := attempt(w, "r", servicetest.Prompt(1, 8), forged)
+	servicetest.WantError(t, err, contract.BadRequest, "session affinity ID must not begin with a control character")
+	off := servicetest.Start(t, servicetest.EventsOff)
+	off.Put(servicetest.Record(1, 1))
+	where(off, forged)
+}
+
 // TestFirstOfSession: concurrent first requests of a session end on one rank; a
 // request that waits for the first one can be given up, and if that one fails the
 // next decides.

@@ -85,12 +85,13 @@ type AffinityTarget struct {
 	DP     *uint32 `json:"dp_rank,omitempty"` // nil: any
 }
 
-// SessionContext describes a session of an agent. The service uses only ID.
+// SessionContext describes a session of an agent. The service does not use InputTrigger.
 type SessionContext struct {
-	ID           string              `json:"session_id"` // at most 256 bytes
-	Parent       string              `json:"parent_session_id,omitempty"`
-	Final        *bool               `json:"session_final,omitempty"`
-	InputTrigger string              `json:"input_trigger,omitempty"` // user_message, tool_result or other
+	ID           string `json:"session_id"`                  // at most 256 bytes
+	Parent       string `json:"parent_session_id,omitempty"` // the session that has started this one; at most 256 bytes
+	Final        *bool  `json:"session_final,omitempty"`     // true: the session ends with the reservation of this request
+	InputTrigger string `json:"input_trigger,omitempty"`     // user_message, tool_result or other
+	// AgentHeaders are headers of the agent, by name in any case. They say Parent and Final where these are missing.
 	AgentHeaders map[string][]string `json:"agent_headers,omitempty"`
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/identity"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/telemetry/metrics"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -33,6 +34,7 @@ var (
 	overlapRatio    = Families.Histogram("selection_overlap_ratio", "Share of the prompt's complete blocks that the chosen rank had cached, in all tiers together; prompts without a complete block do not count.", "model_name")
 	overlapForegone = Families.Histogram("selection_overlap_foregone_blocks", "Blocks of the prompt that the chosen rank had cached fewer than the eligible rank with the most, overloaded workers included.", "model_name")
 	costSpread      = Families.Histogram("selection_cost_spread_blocks", "Highest cost less lowest cost among the ranks that were compared, in blocks.", "model_name")
+	namesIgnored    = Families.Counter("session_names_ignored_total", "Names of sessions, and of the sessions that have started them, that were not used, by why: too_long (256 bytes), control_character, or reserved (they begin with one, as names of the service's own do).", "reason")
 	queueWait       = Families.Histogram("queue_wait_seconds", "Time in the wait queue of the selections that had to wait, however they ended.", "model_name")
 )
 
@@ -262,7 +264,8 @@ type Selections struct {
 	mu      sync.Mutex
 	// others counts the selections for models that the catalog does not have, or that have no
 	// counters of their own.
-	others *ModelSelections
+	others  *ModelSelections
+	ignored [identity.NumFaults]atomic.Uint64 // names, by fault
 	// unserved is a scope without schedulable workers that a selection asked for since the
 	// field was last taken; nil: none.
 	unserved atomic.Pointer[catalog.Scope]
@@ -312,6 +315,13 @@ func (s *Selections) Add(model string) {
 	s.byModel.Store(&next)
 }
 
+// Ignored counts names of one request that were not used.
+func (s *Selections) Ignored(faults identity.Faults) {
+	for bit := 0; faults != 0; bit, faults = bit+1, faults>>1 {
+		s.ignored[bit].Add(uint64(faults & 1))
+	}
+}
+
 // NoteUnserved remembers a scope that had no worker for a selection, unless one is
 // remembered already.
 func (s *Selections) NoteUnserved(sc catalog.Scope) {
@@ -335,5 +345,8 @@ func (s *Selections) Collect(ch chan<- prometheus.Metric) {
 		if m := all[model]; m != nil {
 			m.send(ch, model)
 		}
+	}
+	for bit := range s.ignored {
+		metrics.Send(ch, namesIgnored, s.ignored[bit].Load(), identity.FaultLabel(bit))
 	}
 }

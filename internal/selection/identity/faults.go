@@ -13,6 +13,14 @@ const (
 	Reserved                    // it begins with a control character, as the names do that the service makes, see IsReserved
 )
 
+// NumFaults is the number of reasons.
+const NumFaults = 3
+
+// FaultLabel names the reason 1<<bit.
+func FaultLabel(bit int) string {
+	return [NumFaults]string{"too_long", "control_character", "reserved"}[bit]
+}
+
 // FaultOf returns the first reason why a name cannot be used, 0 if it can. The empty name, which is of no session, has none.
 func FaultOf(name string) Faults {
 	switch {

@@ -30,6 +30,7 @@ type Selection struct {
 	TrackPrefill   bool
 	ExpectedOutput *uint32 // tokens; nil: unknown
 	Session        string  // "": none
+	Final          bool    // the session ends with the reservation
 }
 
 // Store keeps selections until they are booked. It is safe for concurrent use.

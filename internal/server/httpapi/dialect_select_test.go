@@ -7,6 +7,7 @@ import (
 
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/identity"
 )
 
 // TestSelectionIDs: which id is the reservation's, and what a pending selection is, by
@@ -268,42 +269,56 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// TestParents: what a body says of the session that has started its own, and that agents' headers say it only where the
-// body's own member does not.
+// TestParents: what a body says of the session that has started its own, and whether it is the last of its own; agents'
+// headers say it only where the body's own members do not. What they say of names is package identity's: see its tests.
 func TestParents(t *testing.T) {
 	long := strings.Repeat("p", 257)
-	for name, tc := range map[string]struct{ members, session, parent string }{
-		"none":                     {`"session_id":"c"`, "c", ""},
-		"said":                     {`"session_id":"c","parent_session_id":"p"`, "c", "p"},
-		"before the session":       {`"parent_session_id":"p","session_id":"c"`, "c", "p"},
-		"itself":                   {`"session_id":"c","parent_session_id":"c"`, "c", ""},
-		"of no session":            {`"session_id":"","parent_session_id":"p"`, "", ""},
-		"too long":                 {`"session_id":"c","parent_session_id":"` + long + `"`, "c", ""},
-		"as long as may be":        {`"session_id":"c","parent_session_id":"` + long[1:] + `"`, "c", long[1:]},
-		"with a control character": {`"session_id":"c","parent_session_id":"p\n"`, "c", ""},
-		"the service's own":        {`"session_id":"c","parent_session_id":"\u0001sg:p"`, "c", ""},
+	for name, tc := range map[string]struct {
+		members, session, parent string
+		final                    bool
+		ignored                  identity.Faults
+	}{
+		"none":                     {`"session_id":"c"`, "c", "", false, 0},
+		"said":                     {`"session_id":"c","parent_session_id":"p"`, "c", "p", false, 0},
+		"before the session":       {`"parent_session_id":"p","session_id":"c"`, "c", "p", false, 0},
+		"empty":                    {`"session_id":"c","parent_session_id":""`, "c", "", false, 0},
+		"itself":                   {`"session_id":"c","parent_session_id":"c"`, "c", "", false, 0},
+		"of no session":            {`"session_id":"","parent_session_id":"p","session_final":true`, "", "", false, 0},
+		"too long":                 {`"session_id":"c","parent_session_id":"` + long + `"`, "c", "", false, identity.TooLong},
+		"as long as may be":        {`"session_id":"c","parent_session_id":"` + long[1:] + `"`, "c", long[1:], false, 0},
+		"with a control character": {`"session_id":"c","parent_session_id":"p\n"`, "c", "", false, identity.Control},
+		"for the service":          {`"session_id":"c","parent_session_id":"\u0001sg:p"`, "c", "\x01sg:p", false, 0}, // it refuses it
+		"last":                     {`"session_id":"c","session_final":true`, "c", "", true, 0},
+		"not last":                 {`"session_id":"c","session_final":false`, "c", "", false, 0},
 
-		"of headers":              {`"session_id":"c","agent_headers":{"X-Claude-Code-Agent-Id":["c"],"X-Claude-Code-Session-Id":["s"]}`, "c", "s"},
-		"headers before":          {`"agent_headers":{"x-session-id":["c"],"x-parent-session-id":["p"]},"session_id":"c"`, "c", "p"},
-		"headers beside its own":  {`"session_id":"c","parent_session_id":"p","agent_headers":{"x-session-id":["c"],"x-parent-session-id":["q"]}`, "c", "p"},
-		"headers beside null":     {`"session_id":"c","parent_session_id":null,"agent_headers":{"x-session-id":["c"],"x-parent-session-id":["q"]}`, "c", "q"},
-		"of another session":      {`"session_id":"c","agent_headers":{"x-session-id":["d"],"x-parent-session-id":["p"]}`, "c", "p"},
-		"of itself":               {`"session_id":"c","agent_headers":{"x-session-id":["d"],"x-parent-session-id":["c"]}`, "c", ""},
-		"headers never name it":   {`"session_id":"","agent_headers":{"x-session-id":["d"],"x-parent-session-id":["p"]}`, "", ""},
-		"the first that is there": {`"session_id":"c","agent_headers":{"x-session-id":["c"],"x-parent-session-id":[""," p ","q"]}`, "c", "p"},
-		"headers of no values":    {`"session_id":"c","agent_headers":{"x-session-id":[],"x-parent-session-id":["p"]}`, "c", ""},
-		"a parent's header alone": {`"session_id":"c","agent_headers":{"x-parent-session-id":["p"]}`, "c", ""},
+		"of headers":              {`"session_id":"c","agent_headers":{"X-Claude-Code-Agent-Id":["c"],"X-Claude-Code-Session-Id":["s"]}`, "c", "s", false, 0},
+		"headers before":          {`"agent_headers":{"x-session-id":["c"],"x-parent-session-id":["p"]},"session_id":"c"`, "c", "p", false, 0},
+		"headers beside its own":  {`"session_id":"c","parent_session_id":"p","agent_headers":{"x-session-id":["c"],"x-parent-session-id":["q"]}`, "c", "p", false, 0},
+		"headers beside null":     {`"session_id":"c","parent_session_id":null,"agent_headers":{"x-session-id":["c"],"x-parent-session-id":["q"]}`, "c", "q", false, 0},
+		"of another session":      {`"session_id":"c","agent_headers":{"x-session-id":["d"],"x-parent-session-id":["p"]}`, "c", "p", false, 0},
+		"of itself":               {`"session_id":"c","agent_headers":{"x-session-id":["d"],"x-parent-session-id":["c"]}`, "c", "", false, 0},
+		"headers never name it":   {`"session_id":"","agent_headers":{"x-session-id":["d"],"x-parent-session-id":["p"]}`, "", "", false, 0},
+		"the first that is there": {`"session_id":"c","agent_headers":{"x-session-id":["c"],"x-parent-session-id":[""," p ","q"]}`, "c", "p", false, 0},
+		"headers of no values":    {`"session_id":"c","agent_headers":{"x-session-id":[],"x-parent-session-id":["p"]}`, "c", "", false, 0},
+		"a parent's header alone": {`"session_id":"c","agent_headers":{"x-parent-session-id":["p"]}`, "c", "", false, 0},
+		"a reserved header":       {`"session_id":"c","agent_headers":{"x-session-id":["c"],"x-parent-session-id":["\u0002p"]}`, "c", "", false, identity.Reserved},
+		"headers say it is last":  {`"session_id":"c","agent_headers":{"x-dynamo-session-final":["true"]}`, "c", "", true, 0},
+		"the body says it is not": {`"session_id":"c","session_final":false,"agent_headers":{"x-dynamo-session-final":["true"]}`, "c", "", false, 0},
 	} {
 		f := &fake{}
 		for _, s := range speakers(f) {
 			for _, path := range []string{"/select", "/select_and_reserve", "/explain"} {
-				body, session, parent := `{"session_context":{`+tc.members+`}}`, tc.session, tc.parent
+				body, session, parent, final, ignored := `{"session_context":{`+tc.members+`}}`, tc.session, tc.parent, tc.final, tc.ignored
 				if s.d == dialect13 {
-					session, parent = "", ""
+					session, parent, final, ignored = "", "", false, 0
 				}
+				f.ignored = 0
 				w := call(t, s, "POST", s.prefix+path, body, nil)
-				if w.Code != 200 || f.selected.Session != session || f.selected.Parent != parent {
-					t.Errorf("%s: %s %s: %d %s, session %q of %q", name, s.name, path, w.Code, w.Body, f.selected.Session, f.selected.Parent)
+				if path == "/explain" { // it is no request
+					ignored = 0
+				}
+				if w.Code != 200 || f.selected.Session != session || f.selected.Parent != parent || f.selected.Final != final || f.ignored != ignored {
+					t.Errorf("%s: %s %s: %d %s, session %q of %q, last %t, ignored %b", name, s.name, path, w.Code, w.Body, f.selected.Session, f.selected.Parent, f.selected.Final, f.ignored)
 				}
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/identity"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
@@ -19,7 +20,8 @@ import (
 // fake is a Service that answers with what a test gave it and remembers what it
 // was asked. err, if set, is every call's result.
 type fake struct {
-	err error
+	ignored identity.Faults
+	err     error
 
 	record     catalog.Record
 	patch      catalog.Patch
@@ -163,6 +165,8 @@ func (f *fake) Ready() (bool, int, []*catalog.Worker) {
 	}
 	return f.ready, n, f.workers
 }
+
+func (f *fake) CountIgnored(faults identity.Faults) { f.ignored = faults }
 
 func (f *fake) Select(_ context.Context, req *selection.SelectRequest, reserve bool) (selection.Selection, error) {
 	f.selected, f.reserve = *req, reserve

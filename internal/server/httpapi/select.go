@@ -19,6 +19,7 @@ const policyHeader = "X-Dynamo-Meta-Policy-Class"
 // workerSelector chooses workers. It must not keep the request after the call.
 type workerSelector interface {
 	Select(ctx context.Context, req *selection.SelectRequest, reserve bool) (selection.Selection, error)
+	CountIgnored(faults identity.Faults)
 }
 
 type selectRoutes struct {
@@ -49,7 +50,7 @@ func (r selectRoutes) selectAndReserve(c request, b *selectBody, out []byte) (in
 
 func (r selectRoutes) answer(c request, b *selectBody, out []byte, reserve bool) (int, []byte, error) {
 	b.req.PolicyClass = strings.TrimSpace(c.Request.Header.Get(policyHeader))
-	b.session.fill(&b.req)
+	r.svc.CountIgnored(b.session.fill(&b.req))
 	b.req.Dialect = contract.Version(r.d)
 	b.req.Trace = c.span
 	sel, err := r.svc.Select(c.Request.Context(), &b.req, reserve)
@@ -281,27 +282,42 @@ type session struct {
 	context bool             // there is a session_context, of which the members below are
 	inner   string           // session_id
 	parent  string           // parent_session_id
+	final   *bool            // session_final
 	headers *identity.Reader // of agent_headers; nil: none
 }
 
 // agentHeaders knows the headers of clients that agent_headers may have.
 var agentHeaders, _ = identity.New() // it fails for further headers alone
 
-// fill sets what the request says of its session. session_context takes precedence over session_id, and its own
-// members over agent_headers, which never name the session itself.
-func (s *session) fill(req *selection.SelectRequest) {
+// fill sets what the request says of its session, and returns why names are ignored. session_context takes precedence over
+// session_id, and its own members over agent_headers, which never name the session itself.
+func (s *session) fill(req *selection.SelectRequest) (ignored identity.Faults) {
 	if !s.context {
 		req.Session = s.id
-		return
+		return 0
 	}
-	parent := s.parent
-	if parent == "" && s.headers != nil {
-		parent = s.headers.Session().Parent
+	req.Session = s.inner
+	if s.inner == "" { // what has no session has no parent either
+		return 0
 	}
-	req.Session, req.Parent = s.inner, ""
-	if s.inner != "" && parent != s.inner && identity.FaultOf(parent) == 0 {
+	parent, final := s.parent, s.final != nil && *s.final
+	if s.headers != nil {
+		said := s.headers.Session()
+		final = final || s.final == nil && said.Final
+		if parent == "" {
+			parent, ignored = said.Parent, said.Ignored
+		}
+	}
+	fault := identity.FaultOf(parent)
+	switch {
+	case parent == s.inner:
+	case fault == 0, fault == identity.Reserved: // the service refuses the latter
 		req.Parent = parent
+	default:
+		ignored |= fault
 	}
+	req.Final = final
+	return ignored
 }
 
 func sessionFields[T any](of func(*T) *session) []bodyscan.Field[T] {
@@ -319,8 +335,12 @@ func sessionFields[T any](of func(*T) *session) []bodyscan.Field[T] {
 var sessionShape = bodyscan.NewObject(
 	required("session_id", func(c *session) *string { return &c.inner }, readText),
 	field("parent_session_id", func(c *session) *string { return &c.parent }, readText),
-	checkedOnly("session_final", func(s *bodyscan.Scanner) { s.Bool() }),
-	checkedOnly("input_trigger", func(s *bodyscan.Scanner) { s.Variant("user_message", "tool_result", "other") }),
+	optional("session_final", func(c *session) **bool { return &c.final }, (*bodyscan.Scanner).Bool),
+	bodyscan.Field[session]{Name: "input_trigger", Read: func(s *bodyscan.Scanner, _ *session) {
+		if !s.Null() {
+			s.Variant("user_message", "tool_result", "other")
+		}
+	}},
 	bodyscan.Field[session]{Name: "agent_headers", Read: func(s *bodyscan.Scanner, c *session) {
 		if !s.Null() {
 			r := agentHeaders.Reader()
@@ -338,13 +358,4 @@ func readHeaders(s *bodyscan.Scanner, r *identity.Reader) {
 			r.Read(header, readText(s))
 		}
 	}
-}
-
-// checkedOnly describes a member whose value is checked but not used; it may be null.
-func checkedOnly(name string, read func(*bodyscan.Scanner)) bodyscan.Field[session] {
-	return bodyscan.Field[session]{Name: name, Read: func(s *bodyscan.Scanner, _ *session) {
-		if !s.Null() {
-			read(s)
-		}
-	}}
 }

@@ -227,6 +227,19 @@ class AffinityTarget(_Target, total=False):
     dp_rank: int | None
 
 
+class SessionContext(TypedDict, total=False):
+    """A session of an agent."""
+
+    session_id: Required[str]
+    # The session that has started this one.
+    parent_session_id: str | None
+    # True: the session ends with the reservation of this request.
+    session_final: bool | None
+    input_trigger: Literal["user_message", "tool_result", "other"] | None
+    # Headers of the agent; they say the two above where these are missing.
+    agent_headers: Mapping[str, Iterable[str]] | None
+
+
 class SelectRequest(PromptRequest, total=False):
     """A prompt to choose a worker for, and the conditions."""
 
@@ -240,7 +253,7 @@ class SelectRequest(PromptRequest, total=False):
     allowed_worker_ids: Iterable[int]
     routing_constraints: Mapping[str, Any]
     session_id: str
-    session_context: Mapping[str, Any]
+    session_context: SessionContext
     advisory: bool
     explain: bool
     # Sent as a header: the class of the wait queue.
