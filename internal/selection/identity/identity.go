@@ -1,5 +1,5 @@
 // Package identity tells which session a request belongs to, and which session has started that one, from the headers
-// that agents and their gateways send.
+// that agents and their gateways send, or from the request's body.
 //
 // Each client has headers of its own. The first client in the order of the table of whose headers one names a session
 // says everything: headers of different clients are never mixed, since a gateway's name for a session is not that of the
@@ -19,7 +19,7 @@ import (
 type Session struct {
 	ID     string // "": none
 	Parent string // the session that has started it, as an agent starts its sub-agents; "": none, or it is not said
-	Final  bool   // the request is the session's last one
+	Final  bool   // the request is the session's last one, if it has one
 	Client string // whose headers say so, for people; "": nobody's
 	// Ignored says why names were not used; a session or a parent whose name is ignored is not named.
 	Ignored Faults
@@ -40,8 +40,11 @@ var clients = []client{
 	{"claude-code", []string{"x-claude-code-agent-id"}, []string{"x-claude-code-parent-agent-id", "x-claude-code-session-id"}},
 	{"claude-code", []string{"x-claude-code-session-id"}, nil},
 	// A thread of Codex is a conversation; of a thread that another one has started, session-id is that of the first one.
-	{"codex", []string{"thread-id", "session-id"}, []string{"x-codex-parent-thread-id", "session-id"}},
-	{"opencode", []string{"x-session-id"}, []string{"x-parent-session-id"}}, // the first is also the generic name
+	// Before 0.131 the names had underscores (llm-d-router, plugin agent-identity).
+	{"codex", []string{"thread-id", "session-id", "thread_id", "session_id"}, []string{"x-codex-parent-thread-id", "session-id", "session_id"}},
+	{"deepseek-harness", []string{"x-deepseek-harness-session-id"}, []string{"x-deepseek-harness-parent-session-id"}},
+	// The first is also the generic name. To providers of its own OpenCode sends the second one alone (CLIProxyAPI, #5694).
+	{"opencode", []string{"x-session-id", "x-opencode-session"}, []string{"x-parent-session-id"}},
 	{"smg", []string{"x-smg-routing-key"}, nil},
 	{"generic", []string{"x-session-affinity"}, nil},
 }
@@ -53,7 +56,7 @@ const final = "x-dynamo-session-final"
 const MaxHeaders = 8
 
 // most is the largest number of headers that a Table looks at.
-const most = 32
+const most = 40
 
 // Table knows the headers of clients. It does not change.
 type Table struct {
@@ -110,35 +113,67 @@ func (r *Reader) Read(name, value string) {
 // Session returns what the headers say. The name of a session that has a fault is as if it were not sent. Of a parent whose name
 // has one nothing is known: no other header stands for it.
 func (r *Reader) Session() (s Session) {
+	s.Final = strings.EqualFold(r.values[0], "true")
 	for i := range r.table.clients {
 		c := &r.table.clients[i]
 		for _, name := range c.session {
-			id := r.value(name)
-			if fault := FaultOf(id); fault != 0 {
-				s.Ignored |= fault
-			} else if id != "" {
-				s.ID, s.Client = id, c.name
-				s.setParent(r, c.parent)
-				s.Final = strings.EqualFold(r.values[0], "true")
-				return s
+			if !s.name(c.name, r.value(name)) {
+				continue
 			}
+			for _, name := range c.parent {
+				if s.startedBy(r.value(name)) {
+					break
+				}
+			}
+			return s
 		}
 	}
 	return s
 }
 
-// setParent sets the parent to what the first header that names another session says.
-func (s *Session) setParent(r *Reader, headers []string) {
-	for _, name := range headers {
-		if parent := r.value(name); parent != "" && parent != s.ID {
-			if fault := FaultOf(parent); fault != 0 {
-				s.Ignored |= fault
-			} else {
-				s.Parent = parent
-			}
-			return
-		}
+// name takes the name that a client has sent, if there is one and it has no fault.
+func (s *Session) name(client, id string) bool {
+	fault := FaultOf(id)
+	s.Ignored |= fault
+	if id == "" || fault != 0 {
+		return false
 	}
+	s.ID, s.Client = id, client
+	return true
+}
+
+// startedBy takes the name of the parent, unless it has a fault. It reports whether there is one: the session is none of itself.
+func (s *Session) startedBy(parent string) bool {
+	if parent == "" || parent == s.ID {
+		return false
+	}
+	fault := FaultOf(parent)
+	if s.Ignored |= fault; fault == 0 {
+		s.Parent = parent
+	}
+	return true
+}
+
+// Body has what the body of a request says of its session, without spaces around the names.
+type Body struct {
+	// Program and Parent are of vllm_xargs.agentic_context: the names of an agent's program, and of the one that has started it.
+	// LastOfProgram: the program will send no further request. Source: vllm-router, src/program_scheduling/identity.rs.
+	Program, Parent string
+	LastOfProgram   bool
+	// Session is session_id, and Extra that of vllm_xargs, as which vLLM takes it too (vLLM, pull request 48048).
+	Session, Extra string
+}
+
+// OrBody returns what the headers say, if they name a session, else what the body says: it is a further client behind theirs.
+func (s Session) OrBody(b *Body) Session {
+	switch {
+	case s.ID != "":
+	case s.name("vllm-router", b.Program):
+		s.startedBy(b.Parent)
+		s.Final = s.Final || b.LastOfProgram
+	case s.name("body", b.Session), s.name("body", b.Extra):
+	}
+	return s
 }
 
 func (r *Reader) value(header string) string { return r.values[r.table.slots[header]] }

@@ -41,7 +41,7 @@ func TestClients(t *testing.T) {
 			[]string{"x-claude-code-session-id", "s", "x-claude-code-agent-id", "c", "x-dynamo-session-id", "a"}, session{ID: "a", Client: "dynamo"},
 		},
 		"last, of an agent":       {[]string{"x-session-id", "s", "x-dynamo-session-final", "TRUE"}, session{ID: "s", Final: true, Client: "opencode"}},
-		"last, of nobody":         {[]string{"x-dynamo-session-final", "true"}, session{}},
+		"last, of nobody":         {[]string{"x-dynamo-session-final", "true"}, session{Final: true}},
 		"not the last":            {[]string{"x-session-id", "s", "x-dynamo-session-final", "false"}, session{ID: "s", Client: "opencode"}},
 		"a parent alone":          {[]string{"x-dynamo-parent-session-id", "p"}, session{}},
 		"an empty name, then one": {[]string{"x-dynamo-session-id", " ", "x-session-id", " s "}, session{ID: "s", Client: "opencode"}},

@@ -107,6 +107,7 @@ func (r *request) read() *Problem {
 		return errInvalid("invalid_request_body", "Invalid request body: "+err.Error())
 	}
 	r.head.model = r.body.Model
+	r.identify()
 	known := false
 	if r.target, known = r.models.find(r.body.Model, r.caller); !known {
 		return r.noSuchModel()
@@ -120,6 +121,17 @@ func (r *request) read() *Problem {
 	}
 	r.readAdapter()
 	return nil
+}
+
+// identify completes what the headers say of the session by what the body says, and counts names that are not used. A request
+// that is placed again has been identified.
+func (r *request) identify() {
+	s := &r.head.session
+	if r.body.Session != nil {
+		*s = s.OrBody(r.body.Session)
+	}
+	r.api.CountIgnored(s.Ignored)
+	s.Ignored = 0
 }
 
 // atZero is the answer for a model without a worker or, with partly, without one that has what the request
@@ -456,6 +468,7 @@ func (r *request) pickOther(ctx context.Context) (*Placement, *Problem) {
 		r.body.Model = openai.FormModel(r.head.contentType, r.text)
 	}
 	r.head.model = r.body.Model
+	r.identify()
 	var targets []target
 	if r.body.Model != "" {
 		t, known := r.models.find(r.body.Model, r.caller)

@@ -33,9 +33,6 @@ func (t *exchangeTrace) begin(tracer *tracing.Tracer, parent tracing.Context, h 
 		return
 	}
 	t.span.Set(attribute.String("http.request.method", h.method), attribute.String("select_service.via", via.String()))
-	if h.session.Client != "" {
-		t.span.Set(attribute.String("select_service.session.client", h.session.Client), attribute.Bool("select_service.session.child", h.session.Parent != ""))
-	}
 	if operation := operationOf(h.kind); operation != "" {
 		t.span.Set(attribute.String("gen_ai.operation.name", operation))
 	}
@@ -60,6 +57,9 @@ func (t *exchangeTrace) picking(h *Head) { h.span = t.span.Child("pick") }
 func (t *exchangeTrace) picked(h *Head, p *Placement, bad *Problem) {
 	if t.span == nil {
 		return
+	}
+	if h.session.Client != "" {
+		t.span.Set(attribute.String("select_service.session.client", h.session.Client), attribute.Bool("select_service.session.child", h.session.Parent != ""))
 	}
 	if model := catalog.Clip(h.model); model != "" {
 		t.span.Set(attribute.String("gen_ai.request.model", model))

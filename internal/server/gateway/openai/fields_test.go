@@ -51,7 +51,7 @@ func TestFieldsOfEngines(t *testing.T) {
 
 // isRead reports whether any value of the member makes a Request that an empty body does not.
 func isRead(kind Kind, member string) bool {
-	for _, value := range []string{`true`, `"x"`, `[]`, `{"include_usage":true}`} {
+	for _, value := range []string{`true`, `"x"`, `[]`, `{"include_usage":true}`, `{"session_id":"x"}`} {
 		r, err := ParseRequest(kind, []byte(`{"`+member+`":`+value+`}`))
 		if err != nil {
 			return true // only what is read can be refused

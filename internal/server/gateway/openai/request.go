@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/select-service/select-service/internal/codec/bodyscan"
+	"github.com/select-service/select-service/internal/selection/identity"
 )
 
 // Request has what the choice of a worker needs of a request's body. It refers to the body's
@@ -26,6 +27,8 @@ type Request struct {
 	// ExtraKey and Adapter are SGLang's extra_key, a second salt, and lora_path, the adapter of a
 	// request whose model names none; empty: none. Other engines ignore both.
 	ExtraKey, Adapter string
+	// Session is what the body says of its session; nil: nothing.
+	Session *identity.Body
 	// MaxTokens is the client's limit on generated tokens; 0: none given.
 	MaxTokens uint32
 
@@ -141,7 +144,7 @@ func ParseRequest(kind Kind, body []byte) (*Request, error) {
 
 // shapes describes the bodies of the kinds. Members not listed are skipped.
 var shapes = [...]*bodyscan.Object[Request]{
-	Other: bodyscan.NewObject(slices.Concat(idFields(), truncation(), []bodyscan.Field[Request]{
+	Other: bodyscan.NewObject(slices.Concat(idFields(), truncation(), sessionFields(), []bodyscan.Field[Request]{
 		placed("model", memberModel, readModel),
 		placed("cache_salt", memberSalt, firstOf(readSalt)),
 		extraKey, adapter,
@@ -210,13 +213,14 @@ var (
 
 // fields returns the members that all kinds with a prompt share; salt reads cache_salt.
 func fields(salt func(*bodyscan.Scanner, *Request)) []bodyscan.Field[Request] {
-	return []bodyscan.Field[Request]{
+	return append(
+		sessionFields(),
 		placed("model", memberModel, readModel),
 		placed("cache_salt", memberSalt, salt),
 		field("stream", func(s *bodyscan.Scanner, r *Request) { r.Stream = readFlag(s) }),
 		field("stream_options", readIfObject(streamOptions)),
 		field("nvext", orNull(extension.Read)),
-	}
+	)
 }
 
 // truncation returns the members that shorten the prompt of any kind but Responses and Messages.
