@@ -104,6 +104,7 @@ var mayImport = map[string][]string{
 	"internal/transport/zmqsock":        {"internal/transport/clientnet", "internal/transport/zmtp", "pkg/catalog"},
 	"internal/transport/zmtp":           {},
 	"pkg/memory":                        {},
+	"test/helpers/agents":               {},
 	"test/helpers/kvpub":                {"internal/transport/zmqsock"},
 	"test/helpers/servicetest":          {"internal/...", "pkg/..."},
 	"test/helpers/zmqtest":              {"pkg/kvevents"},

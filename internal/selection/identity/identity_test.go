@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/selection/identity"
+	"github.com/select-service/select-service/test/helpers/agents"
 )
 
 // read returns what headers, name and value in turn, say.
@@ -19,6 +20,22 @@ func read(t testing.TB, first []string, headers ...string) identity.Session {
 		r.Read(headers[i], headers[i+1])
 	}
 	return r.Session()
+}
+
+// TestRequests plays requests of real clients, and of public sources.
+func TestRequests(t *testing.T) {
+	for _, r := range agents.Requests(t) {
+		t.Run(r.Name, func(t *testing.T) {
+			fields := r.Fields()
+			for i := 0; i < len(fields); i += 2 {
+				fields[i] = strings.ToLower(fields[i]) // as HTTP/2 and the fronts have it
+			}
+			want := identity.Session{ID: r.Session, Parent: r.Parent, Client: r.Client, Final: r.Final}
+			if got := read(t, nil, fields...); got != want {
+				t.Errorf("%+v, want %+v (%s)", got, want, r.Source)
+			}
+		})
+	}
 }
 
 // TestClients has headers as clients send them, and what they mean. Sources: Dynamo, docs/agents/session-ids.md (its own names,

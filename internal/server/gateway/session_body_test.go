@@ -1,13 +1,47 @@
 package gateway_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/test/helpers/agents"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
+
+// TestAgents: requests of real agents are of the sessions that these mean, and Envoy is told to change none of their headers.
+func TestAgents(t *testing.T) {
+	for _, r := range agents.Requests(t) {
+		t.Run(r.Name, func(t *testing.T) {
+			w := start(t, func(c *node.Config, _ *settings) { c.Selection.SessionTTL = time.Minute })
+			w.put(1, 1)
+			fields := r.Fields()
+			for i := 0; i < len(fields); i += 2 {
+				fields[i] = strings.ToLower(fields[i]) // as Envoy has it
+			}
+			e, p := w.post(chatPath, chat(servicetest.Prompt(7, 16), ""), fields...)
+			for i := 0; i < len(fields); i += 2 {
+				if _, set := p.headers[fields[i]]; set || slices.Contains(p.removed, fields[i]) {
+					t.Errorf("%s does not go to the engine as it came", fields[i])
+				}
+			}
+			if _, bound := w.SessionRank(servicetest.Scope, "", r.Session); bound != (r.Session != "") {
+				t.Errorf("session %q is bound: %t", r.Session, bound)
+			}
+			if n := servicetest.Sum(w.Metrics()["remembered_entries"], "sessions"); n > 1 || r.Session == "" && n > 0 {
+				t.Errorf("%v sessions are bound", n)
+			}
+			e.response(200, "application/json", false)
+			e.chunk("{}", true)
+			e.close()
+			if _, bound := w.SessionRank(servicetest.Scope, "", r.Session); r.Session != "" && bound == r.Final {
+				t.Errorf("behind the request, session %q is bound: %t", r.Session, bound)
+			}
+		})
+	}
+}
 
 // TestSessionsOfBodies: where no header names a session, the body does, on every route whose body is read; headers go before it. Names
 // that cannot be used are counted, and the request is placed as without them.

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/identity"
+	"github.com/select-service/select-service/test/helpers/agents"
 )
 
 // TestSelectionIDs: which id is the reservation's, and what a pending selection is, by
@@ -320,6 +322,32 @@ func TestParents(t *testing.T) {
 				if w.Code != 200 || f.selected.Session != session || f.selected.Parent != parent || f.selected.Final != final || f.ignored != ignored {
 					t.Errorf("%s: %s %s: %d %s, session %q of %q, last %t, ignored %b", name, s.name, path, w.Code, w.Body, f.selected.Session, f.selected.Parent, f.selected.Final, f.ignored)
 				}
+			}
+		}
+	}
+}
+
+// TestAgentHeaders plays the headers of real agents as a router passes them on, beside the name that the router has for the session.
+func TestAgentHeaders(t *testing.T) {
+	f := &fake{}
+	h := New(f, nil, Options{})
+	for _, r := range agents.Requests(t) {
+		headers := map[string][]string{}
+		for _, field := range r.Headers {
+			headers[field[0]] = append(headers[field[0]], field[1])
+		}
+		text, err := json.Marshal(headers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, session := range []string{r.Session, "the router's"} {
+			name, err := json.Marshal(session)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := call(t, h, "POST", "/v1.6/select_and_reserve", `{"session_context":{"session_id":`+string(name)+`,"agent_headers":`+string(text)+`}}`, nil)
+			if got := f.selected; w.Code != 200 || got.Session != session || got.Parent != r.Parent || got.Final != (r.Final && session != "") {
+				t.Errorf("%s: %d %s, session %q of %q, last %t", r.Name, w.Code, w.Body, got.Session, got.Parent, got.Final)
 			}
 		}
 	}

@@ -53,6 +53,8 @@ type settings struct {
 	Proxy  proxy.Config
 	Limits connections.Limits
 	Wrap   func(net.Conn) net.Conn // of accepted connections
+	// SessionTTL is the lifetime of sessions; 0: they are off.
+	SessionTTL time.Duration
 }
 
 // wrapping is a listener whose connections are wrapped.
@@ -94,7 +96,7 @@ func start(t testing.TB, changes ...func(*settings)) *world {
 	for _, f := range changes {
 		f(&config)
 	}
-	w.World = servicetest.Start(t, func(c *node.Config) { c.Scopes.WatchStored = true })
+	w.World = servicetest.Start(t, func(c *node.Config) { c.Scopes.WatchStored, c.Selection.SessionTTL = true, config.SessionTTL })
 	w.gateway = gateway.New(config.Config, gateway.Service{Selecting: w.API, Catalog: w.Catalog(), Ready: w.Settled})
 	w.server = proxy.New(config.Proxy, w.gateway)
 	open := connections.New(config.Limits)
