@@ -11,6 +11,7 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/affinity"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -350,6 +351,44 @@ func TestReservedParent(t *testing.T) {
 	off := servicetest.Start(t, servicetest.EventsOff)
 	off.Put(servicetest.Record(1, 1))
 	where(off, forged)
+}
+
+// TestManySessions: of 100,000 sessions as many are kept as a table has, and their requests are all served.
+func TestManySessions(t *testing.T) {
+	w := servicetest.Start(t, servicetest.EventsOff, sessions)
+	w.Put(servicetest.Record(1, 1))
+	prompt := servicetest.Prompt(1, 8)
+	for i := range 100_000 {
+		id := fmt.Sprint(i)
+		if err := attempt(w, id, prompt, of(id), func(r *selection.SelectRequest) { r.Parent = "p" + id }); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Free(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := servicetest.Sum(w.Metrics()["remembered_entries"], "sessions"); n != affinity.MaxSessions {
+		t.Errorf("%v sessions are kept, want %d", n, affinity.MaxSessions)
+	}
+}
+
+// TestSessionsInCircle: sessions that name each other, or themselves, as the one that has started them are sessions as others.
+func TestSessionsInCircle(t *testing.T) {
+	w := servicetest.Start(t, servicetest.EventsOff, sessions)
+	w.Put(servicetest.Record(1, 1))
+	for session, parent := range map[string]string{"a": "b", "b": "a", "c": "c"} {
+		if err := attempt(w, session, servicetest.Prompt(1, 8), func(r *selection.SelectRequest) { r.Session, r.Parent, r.Final = session, parent, session == "a" }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Free("a"); err != nil {
+		t.Fatal(err)
+	}
+	for session, want := range map[string]bool{"a": false, "b": true, "c": true} {
+		if _, bound := w.SessionRank(servicetest.Scope, "", session); bound != want {
+			t.Errorf("session %s is bound: %t", session, bound)
+		}
+	}
 }
 
 // TestFirstOfSession: concurrent first requests of a session end on one rank; a

@@ -9,21 +9,27 @@ import (
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
-// TestSessionsOfTenants: a client's header neither follows, binds nor ends the session of another tenant, whether the
-// tenant stands in a header or is the salt of the body.
+// TestSessionsOfTenants: a client neither follows, binds nor ends the session of another tenant, whether the tenant stands in a
+// header or is the salt of the body, and whether a header or the body names the session.
 func TestSessionsOfTenants(t *testing.T) {
 	for name, tt := range map[string]struct {
-		body    string
-		headers []string
+		members string   // of the tenant's body
+		headers []string // of the tenant
+		named   string   // member by which all name the session; "": a header does
 	}{
-		"header": {chat(servicetest.Prompt(7, 16), ""), []string{"x-tenant-id", "other"}},
-		"salt":   {chat(servicetest.Prompt(7, 16), `,"cache_salt":"other"`), nil},
+		"header":             {"", []string{"x-tenant-id", "other"}, ""},
+		"salt":               {`,"cache_salt":"other"`, nil, ""},
+		"header, and a body": {"", []string{"x-tenant-id", "other"}, `,"session_id":"s"`},
+		"salt, and a body":   {`,"cache_salt":"other"`, nil, `,"vllm_xargs":{"agentic_context":{"program_id":"s"}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := start(t, func(c *node.Config, _ *settings) { c.Selection.SessionTTL = time.Minute })
 			w.put(1, 1)
-			ask := func(body string, headers ...string) {
-				e, _ := w.post(chatPath, body, append(headers, "x-session-id", "s")...)
+			ask := func(members string, headers ...string) {
+				if tt.named == "" {
+					headers = append(headers, "x-session-id", "s")
+				}
+				e, _ := w.post(chatPath, chat(servicetest.Prompt(7, 16), members+tt.named), headers...)
 				e.response(200, "application/json", false)
 				e.chunk("{}", true)
 				e.close()
@@ -35,12 +41,12 @@ func TestSessionsOfTenants(t *testing.T) {
 				}
 				return r
 			}
-			ask(tt.body, tt.headers...)
+			ask(tt.members, tt.headers...)
 			if bound("") != (catalog.Rank{}) || bound("other").Worker != 1 {
 				t.Fatalf("behind a tenant's request, a session without a tenant is on %v, the tenant's on %v", bound(""), bound("other"))
 			}
-			ask(chat(servicetest.Prompt(7, 16), ""))
-			ask(tt.body, append(tt.headers, "x-dynamo-session-final", "true")...)
+			ask("")
+			ask(tt.members, append(tt.headers, "x-dynamo-session-final", "true")...)
 			if bound("").Worker != 1 || bound("other") != (catalog.Rank{}) {
 				t.Errorf("behind the tenant's last request, a session without a tenant is on %v, the tenant's on %v", bound(""), bound("other"))
 			}
