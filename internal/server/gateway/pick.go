@@ -130,8 +130,10 @@ func (r *request) identify() {
 	if r.body.Session != nil {
 		*s = s.OrBody(r.body.Session)
 	}
-	r.api.CountIgnored(s.Ignored)
-	s.Ignored = 0
+	if s.Ignored != 0 {
+		r.api.CountIgnored(s.Ignored)
+		s.Ignored = 0
+	}
 }
 
 // atZero is the answer for a model without a worker or, with partly, without one that has what the request

@@ -50,7 +50,9 @@ func (r selectRoutes) selectAndReserve(c request, b *selectBody, out []byte) (in
 
 func (r selectRoutes) answer(c request, b *selectBody, out []byte, reserve bool) (int, []byte, error) {
 	b.req.PolicyClass = strings.TrimSpace(c.Request.Header.Get(policyHeader))
-	r.svc.CountIgnored(b.session.fill(&b.req))
+	if ignored := b.session.fill(&b.req); ignored != 0 {
+		r.svc.CountIgnored(ignored)
+	}
 	b.req.Dialect = contract.Version(r.d)
 	b.req.Trace = c.span
 	sel, err := r.svc.Select(c.Request.Context(), &b.req, reserve)
