@@ -1,5 +1,7 @@
 package identity
 
+import "bytes"
+
 // MaxName is the largest length of a session's name in bytes (dynamo-kv-router 1.6.1).
 const MaxName = 256
 
@@ -35,6 +37,15 @@ func FaultOf(name string) Faults {
 		}
 	}
 	return 0
+}
+
+// Clip returns a name without spaces around it; of one that is too long, no more than shows that it is.
+func Clip(name []byte) string {
+	name = bytes.TrimSpace(name)
+	if len(name) > MaxName {
+		return string(name[:MaxName]) + "…"
+	}
+	return string(name)
 }
 
 // IsReserved reports whether no client may give a session this name: one that begins with a control character is made by the

@@ -113,7 +113,10 @@ func (r *Reader) Read(name, value string) {
 // Session returns what the headers say. The name of a session that has a fault is as if it were not sent. Of a parent whose name
 // has one nothing is known: no other header stands for it.
 func (r *Reader) Session() (s Session) {
-	s.Final = strings.EqualFold(r.values[0], "true")
+	switch strings.ToLower(r.values[0]) { // as Dynamo reads flags
+	case "true", "1", "yes", "on":
+		s.Final = true
+	}
 	for i := range r.table.clients {
 		c := &r.table.clients[i]
 		for _, name := range c.session {

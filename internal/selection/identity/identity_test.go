@@ -58,6 +58,7 @@ func TestClients(t *testing.T) {
 			[]string{"x-claude-code-session-id", "s", "x-claude-code-agent-id", "c", "x-dynamo-session-id", "a"}, session{ID: "a", Client: "dynamo"},
 		},
 		"last, of an agent":       {[]string{"x-session-id", "s", "x-dynamo-session-final", "TRUE"}, session{ID: "s", Final: true, Client: "opencode"}},
+		"last, as a number":       {[]string{"x-session-id", "s", "x-dynamo-session-final", "1"}, session{ID: "s", Final: true, Client: "opencode"}},
 		"last, of nobody":         {[]string{"x-dynamo-session-final", "true"}, session{Final: true}},
 		"not the last":            {[]string{"x-session-id", "s", "x-dynamo-session-final", "false"}, session{ID: "s", Client: "opencode"}},
 		"a parent alone":          {[]string{"x-dynamo-parent-session-id", "p"}, session{}},

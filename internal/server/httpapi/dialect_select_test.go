@@ -287,6 +287,8 @@ func TestParents(t *testing.T) {
 		"itself":                   {`"session_id":"c","parent_session_id":"c"`, "c", "", false, 0},
 		"of no session":            {`"session_id":"","parent_session_id":"p","session_final":true`, "", "", false, 0},
 		"too long":                 {`"session_id":"c","parent_session_id":"` + long + `"`, "c", "", false, identity.TooLong},
+		"far too long":             {`"session_id":"c","parent_session_id":"` + strings.Repeat("p", 1<<20) + `"`, "c", "", false, identity.TooLong},
+		"a header, far too long":   {`"session_id":"c","agent_headers":{"x-session-id":["c"],"x-parent-session-id":["` + strings.Repeat("p", 256) + " " + strings.Repeat("p", 1<<20) + `"]}`, "c", "", false, identity.TooLong},
 		"as long as may be":        {`"session_id":"c","parent_session_id":"` + long[1:] + `"`, "c", long[1:], false, 0},
 		"with a control character": {`"session_id":"c","parent_session_id":"p\n"`, "c", "", false, identity.Control},
 		"for the service":          {`"session_id":"c","parent_session_id":"\u0001sg:p"`, "c", "\x01sg:p", false, 0}, // it refuses it

@@ -336,7 +336,10 @@ func sessionFields[T any](of func(*T) *session) []bodyscan.Field[T] {
 
 var sessionShape = bodyscan.NewObject(
 	required("session_id", func(c *session) *string { return &c.inner }, readText),
-	field("parent_session_id", func(c *session) *string { return &c.parent }, readText),
+	field("parent_session_id", func(c *session) *string { return &c.parent }, func(s *bodyscan.Scanner) string {
+		text := s.Text()
+		return string(text[:min(len(text), identity.MaxName+1)]) // more would not be used
+	}),
 	optional("session_final", func(c *session) **bool { return &c.final }, (*bodyscan.Scanner).Bool),
 	bodyscan.Field[session]{Name: "input_trigger", Read: func(s *bodyscan.Scanner, _ *session) {
 		if !s.Null() {
@@ -357,7 +360,7 @@ func readHeaders(s *bodyscan.Scanner, r *identity.Reader) {
 	for name := range s.Map() {
 		header := strings.ToLower(string(name))
 		for range s.Array() {
-			r.Read(header, readText(s))
+			r.Read(header, identity.Clip(s.Text()))
 		}
 	}
 }

@@ -1,8 +1,6 @@
 package openai
 
 import (
-	"bytes"
-
 	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/selection/identity"
 )
@@ -80,12 +78,11 @@ func readMembers(s *bodyscan.Scanner, read func(name string)) {
 	}
 }
 
-// readName reads a text as the name of a session, of which no more is kept than tells that it is too long.
+// readName reads a text as the name of a session.
 func readName(s *bodyscan.Scanner, name *string) {
 	if s.Next() != '"' {
 		s.Skip()
 		return
 	}
-	text := bytes.TrimSpace(s.Text())
-	*name = string(text[:min(len(text), identity.MaxName+1)])
+	*name = identity.Clip(s.Text())
 }
