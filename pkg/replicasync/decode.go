@@ -40,7 +40,7 @@ const maxSpan = 1 << 40
 var (
 	envelopeFields = []string{
 		"model_name", "tenant_id", "block_size", "event",
-		"routing_group", "sequence", "origin_process", "origin_sequence", "per_scope", "lease_ms",
+		"routing_group", "sequence", "origin_process", "origin_sequence", "per_scope", "lease_ms", "pair",
 	}
 	envelopeArray = envelopeFields[:4]
 	eventFields   = []string{"request_id", "worker", "data", "router_id", "lora_name"}
@@ -149,6 +149,8 @@ func (r *reader) envelopeField(v *rawEnvelope, name string) (err error) {
 		e.perScope, err = r.bool()
 	case "lease_ms":
 		e.lease, err = r.milliseconds()
+	case "pair":
+		e.pair, err = r.bool()
 	}
 	return err
 }
@@ -172,7 +174,7 @@ func (r *rawEnvelope) complete() error {
 		e.origin.Sequence = e.sequence
 		return nil
 	}
-	e.lease = 0
+	e.lease, e.pair = 0, false
 	switch {
 	case r.originProcess == nil:
 	case *r.originProcess == 0:

@@ -67,11 +67,15 @@ func (e *encoder) encode(ev *event, p reservations.Prefix) []byte {
 		return e.buf.Bytes()
 	}
 	more := 0
-	switch {
-	case ev.kind != booked: // the reservation is named
+	if ev.kind != booked { // the reservation is named
 		more = 2
-	case ev.lease > 0:
-		more = 1
+	} else {
+		if ev.lease > 0 {
+			more++
+		}
+		if ev.pair {
+			more++
+		}
 	}
 	e.fields(7 + more)
 	e.string("model_name", ev.scope.Model)
@@ -98,12 +102,16 @@ func (e *encoder) encode(ev *event, p reservations.Prefix) []byte {
 	e.null("lora_name")
 	e.uint("sequence", ev.sequence)
 	e.bool("per_scope", ev.perScope)
-	switch {
-	case ev.kind != booked:
+	if ev.kind != booked {
 		e.uint("origin_process", ev.origin.Process)
 		e.uint("origin_sequence", ev.origin.Sequence)
-	case ev.lease > 0:
+		return e.buf.Bytes()
+	}
+	if ev.lease > 0 {
 		e.uint("lease_ms", toMilliseconds(ev.lease))
+	}
+	if ev.pair {
+		e.bool("pair", true)
 	}
 	return e.buf.Bytes()
 }

@@ -54,6 +54,7 @@ type event struct {
 	// The fields below are set for booked only.
 
 	perScope bool
+	pair     bool // a side of a pair
 	// prefix is how the prompt begins. hashes are all blocks in an event of this replica, and
 	// those after the prefix in one that was read.
 	prefix         reservations.Prefix
@@ -82,7 +83,7 @@ func (k kind) topic() string {
 // sender's.
 func (e *event) reservation(peer string, authority reservations.Authority) reservations.Reservation {
 	b := reservations.Reservation{
-		Authority: authority, Peer: peer, Origin: e.origin, Scope: e.scope, ID: e.id, Rank: e.rank, PerScope: e.perScope,
+		Authority: authority, Peer: peer, Origin: e.origin, Scope: e.scope, ID: e.id, Rank: e.rank, PerScope: e.perScope, Pair: e.pair,
 		Prefix: e.prefix, Hashes: e.hashes, ExpectedOutput: e.expectedOutput, Lease: e.lease,
 		Prompt: promptOf(e.prefix.Blocks+len(e.hashes), e.blockSize),
 	}
@@ -127,7 +128,7 @@ func localEvent(k kind, process uint64, e reservations.Event, blockSize uint32) 
 		return out
 	}
 	out.perScope, out.prefix, out.hashes, out.expectedOutput = e.PerScope, e.Prefix, e.Hashes, e.ExpectedOutput
-	out.lease = e.Lease
+	out.lease, out.pair = e.Lease, e.Pair
 	out.prefillTokens = e.PrefillTokens
 	// As Dynamo's two services do it: the slot tracker tracks if there are tokens; the
 	// selection service always tracks, but states no tokens if they do not count.

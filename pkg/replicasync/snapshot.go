@@ -38,6 +38,7 @@ type reservationJSON struct {
 	BlockSize      uint32   `json:"block_size"`
 	ID             string   `json:"request_id"`
 	PerScope       bool     `json:"per_scope"`
+	Pair           bool     `json:"pair,omitempty"` // a side of a pair
 	Worker         uint64   `json:"worker_id"`
 	DP             uint32   `json:"dp_rank"`
 	AgeMS          uint64   `json:"age_ms"`               // since it was accepted, as far as is known
@@ -57,7 +58,7 @@ func toJSON(b *reservations.Reservation, blockSize uint32) reservationJSON {
 	j := reservationJSON{
 		OriginProcess: b.Origin.Process, OriginSequence: b.Origin.Sequence,
 		Model: b.Scope.Model, Tenant: b.Scope.Tenant, BlockSize: blockSize,
-		ID: b.ID, PerScope: b.PerScope, Worker: b.Rank.Worker, DP: b.Rank.DP,
+		ID: b.ID, PerScope: b.PerScope, Pair: b.Pair, Worker: b.Rank.Worker, DP: b.Rank.DP,
 		AgeMS:         uint64(max(0, b.Age) / time.Millisecond),
 		PrefillTokens: b.PrefillTokens, TrackPrefill: b.TrackPrefill, PrefillDone: b.PrefillDone,
 		ExpectedOutput: b.ExpectedOutput, Hashes: b.Hashes,
@@ -89,6 +90,7 @@ func (j *reservationJSON) reservation(late time.Duration) (reservations.Reservat
 		Scope:    catalog.Scope{Model: j.Model, Tenant: j.Tenant},
 		ID:       j.ID,
 		PerScope: j.PerScope,
+		Pair:     j.Pair,
 		Rank:     catalog.Rank{Worker: j.Worker, DP: j.DP},
 		Age:      toDuration(j.AgeMS) + late,
 		Lease:    toDuration(j.LeaseMS),

@@ -170,6 +170,7 @@ type LiveReservation struct {
 	Scope       catalog.Scope
 	Rank        catalog.Rank
 	PerScope    bool          // as in the Request
+	Pair        bool          // a side of a pair: see Ledger.BookPair
 	Hashes      []uint64      // the distinct prompt blocks; read only
 	Remote      bool          // accepted by another process
 	Lease       time.Duration // 0: none
@@ -214,7 +215,7 @@ func (e *entry) show() (LiveReservation, bool) {
 		return LiveReservation{}, false
 	}
 	h := LiveReservation{
-		Origin: e.origin, Scope: e.scope.name, Rank: e.rank, PerScope: e.perScope, Hashes: e.scope.hashes(e),
+		Origin: e.origin, Scope: e.scope.name, Rank: e.rank, PerScope: e.perScope, Pair: e.pair, Hashes: e.scope.hashes(e),
 		Remote: e.origin.Process != e.scope.ledger.process, CallerState: e.callerState,
 	}
 	if e.lease != nil {

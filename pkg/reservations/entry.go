@@ -17,6 +17,7 @@ type entry struct {
 	scope       *scope
 	slot        uint32
 	perScope    bool // as in the Request
+	pair        bool // it is a side of a pair: see Ledger.BookPair
 	track       bool // prefill tokens count as load
 	rank        catalog.Rank
 	tail        uint32  // names the prompt; see prefixes.hold
@@ -82,7 +83,7 @@ func (e *entry) name() history.Name {
 }
 
 func (e *entry) event() Event {
-	return Event{Scope: e.scope.name, ID: e.id, Rank: e.rank, Origin: e.origin, PerScope: e.perScope}
+	return Event{Scope: e.scope.name, ID: e.id, Rank: e.rank, Origin: e.origin, PerScope: e.perScope, Pair: e.pair}
 }
 
 // fullWeight is the weight of a full block in fixed-point units. Weights are kept as

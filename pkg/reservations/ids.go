@@ -3,6 +3,7 @@ package reservations
 import (
 	"hash/maphash"
 	"maps"
+	"strings"
 	"sync"
 
 	"github.com/select-service/select-service/pkg/catalog"
@@ -15,8 +16,9 @@ const (
 	shrinkAbove = 1024
 )
 
-// ids finds live reservations by their id, over all scopes. Those of one id form
-// a chain in the order of their entry; nearly every chain has one member.
+// ids finds live reservations by their id, over all scopes. Those of one id, and of the ids of
+// the sides of a pair of that id, form a chain in the order of their entry; nearly every chain
+// has one member.
 //
 // A chain is walked without the locks of its members' scopes. Unless the lock of its
 // scope is held, only the fields of a member that never change may be read, and of
@@ -29,7 +31,7 @@ type ids struct {
 type idShard struct {
 	// mu guards the fields below and entry.next. It is an innermost lock.
 	mu   sync.Mutex
-	live map[string]*entry // the heads of the chains
+	live map[string]*entry // the heads of the chains, by chainName
 	peak int               // most ids since live was made
 }
 
@@ -41,37 +43,77 @@ func newIDs() *ids {
 	return x
 }
 
-func (i *ids) shard(id string) *idShard {
-	return &i.shards[maphash.String(i.seed, id)%idShards]
+// The ends of the ids of a pair's reservations: see Ledger.BookPair.
+const (
+	prefillEnd = ".prefill"
+	decodeEnd  = ".decode"
+)
+
+// chainName returns the name of the chain that an id is in: the id without the end that names a side
+// of a pair.
+func chainName(id string) string {
+	if parent, is := strings.CutSuffix(id, prefillEnd); is {
+		return parent
+	}
+	return strings.TrimSuffix(id, decodeEnd)
+}
+
+func (i *ids) shard(chain string) *idShard {
+	return &i.shards[maphash.String(i.seed, chain)%idShards]
 }
 
 // claim enters r, or returns the reservation that has its id already.
 func (i *ids) claim(r *entry) (holder *entry) {
-	sh := i.shard(r.id)
+	chain := chainName(r.id)
+	sh := i.shard(chain)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	head := sh.live[r.id]
+	head := sh.live[chain]
 	for m := head; m != nil; m = m.next {
-		if m.scope == r.scope || !r.perScope && !m.perScope {
+		if m.excludes(r) && (m.id == r.id || m.pair != r.pair && (m.id == chain || r.id == chain)) {
 			return m
 		}
 	}
-	sh.enter(r, head)
+	sh.enter(r, chain)
 	return nil
 }
 
-// enter enters r beside all others of its id.
-func (i *ids) enter(r *entry) {
-	sh := i.shard(r.id)
+// claimPair enters the sides of a pair, the prefill one unless it is nil, or returns a reservation
+// that has the pair's id or that of one of its sides.
+func (i *ids) claimPair(decode, prefill *entry) (holder *entry) {
+	chain := chainName(decode.id)
+	sh := i.shard(chain)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	sh.enter(r, sh.live[r.id])
+	for m := sh.live[chain]; m != nil; m = m.next {
+		if m.excludes(decode) {
+			return m
+		}
+	}
+	sh.enter(decode, chain)
+	if prefill != nil {
+		sh.enter(prefill, chain)
+	}
+	return nil
 }
 
-// enter appends r to the chain that starts with head, which may be nil.
-func (sh *idShard) enter(r, head *entry) {
+// excludes reports whether r, which one caller books beside e, must have another id than e.
+func (e *entry) excludes(r *entry) bool { return e.scope == r.scope || !r.perScope && !e.perScope }
+
+// enter enters r beside all others of its id.
+func (i *ids) enter(r *entry) {
+	chain := chainName(r.id)
+	sh := i.shard(chain)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.enter(r, chain)
+}
+
+// enter appends r to its chain.
+func (sh *idShard) enter(r *entry, chain string) {
+	head := sh.live[chain]
 	if head == nil {
-		sh.live[r.id] = r
+		sh.live[chain] = r
 		sh.peak = max(sh.peak, len(sh.live))
 		return
 	}
@@ -83,10 +125,11 @@ func (sh *idShard) enter(r, head *entry) {
 
 // release removes r, which must be entered.
 func (i *ids) release(r *entry) {
-	sh := i.shard(r.id)
+	chain := chainName(r.id)
+	sh := i.shard(chain)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if head := sh.live[r.id]; head != r {
+	if head := sh.live[chain]; head != r {
 		for head.next != r {
 			head = head.next
 		}
@@ -94,10 +137,11 @@ func (i *ids) release(r *entry) {
 		return
 	}
 	if r.next != nil {
-		sh.live[r.id] = r.next
+		delete(sh.live, chain) // the key may be part of r's id
+		sh.live[chainName(r.next.id)] = r.next
 		return
 	}
-	delete(sh.live, r.id)
+	delete(sh.live, chain)
 	if n := len(sh.live); sh.peak > shrinkAbove && 8*n < sh.peak {
 		small := make(map[string]*entry, 2*n)
 		maps.Copy(small, sh.live)
@@ -108,11 +152,12 @@ func (i *ids) release(r *entry) {
 // find returns the live reservation that a call by id means, or nil: see calls.go.
 // in, if not nil, is the scope to look in.
 func (i *ids) find(id string, in *scope, own uint64) (best *entry) {
-	sh := i.shard(id)
+	chain := chainName(id)
+	sh := i.shard(chain)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	for m := sh.live[id]; m != nil; m = m.next {
-		if in != nil && m.scope != in {
+	for m := sh.live[chain]; m != nil; m = m.next {
+		if m.id != id || in != nil && m.scope != in {
 			continue
 		}
 		if best == nil || m.preferredTo(best, in != nil, own) {
@@ -138,11 +183,12 @@ func (e *entry) preferredTo(o *entry, inScope bool, own uint64) bool {
 // byOrigin returns the live reservation with that origin and id, or nil; any reports
 // whether the id is live in s at all. It needs s.mu.
 func (i *ids) byOrigin(o Origin, s *scope, id string) (r *entry, any bool) {
-	sh := i.shard(id)
+	chain := chainName(id)
+	sh := i.shard(chain)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	for m := sh.live[id]; m != nil; m = m.next {
-		if m.scope != s {
+	for m := sh.live[chain]; m != nil; m = m.next {
+		if m.scope != s || m.id != id {
 			continue
 		}
 		any = true
@@ -157,11 +203,12 @@ func (i *ids) byOrigin(o Origin, s *scope, id string) (r *entry, any bool) {
 // without origin: one that the sender accepted, else the oldest. any reports whether
 // the id is live in s at all. It needs s.mu.
 func (i *ids) onRank(s *scope, id string, rank catalog.Rank, sender uint64) (best *entry, any bool) {
-	sh := i.shard(id)
+	chain := chainName(id)
+	sh := i.shard(chain)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	for m := sh.live[id]; m != nil; m = m.next {
-		if m.scope != s {
+	for m := sh.live[chain]; m != nil; m = m.next {
+		if m.scope != s || m.id != id {
 			continue
 		}
 		any = true

@@ -389,7 +389,7 @@ type Observer interface {
 	Renewed(Event)
 }
 
-// Event is one step in the life of a reservation. The fields after PerScope are
+// Event is one step in the life of a reservation. The fields after Pair are
 // set in Booked only.
 type Event struct {
 	Scope catalog.Scope
@@ -398,6 +398,7 @@ type Event struct {
 	// Origin is the reservation's; in Booked its Sequence is zero.
 	Origin   Origin
 	PerScope bool
+	Pair     bool // a side of a pair: see Ledger.BookPair
 
 	Hashes         []uint64 // as in the Request; read only
 	Prefix         Prefix   // of Hashes, the zero one if there is none

@@ -106,6 +106,12 @@ func (ro *room) take(r *entry) error {
 	return nil
 }
 
+// undo undoes take of a reservation that is not in the tree.
+func (ro *room) undo(r *entry) {
+	ro.live.Add(-1)
+	ro.limits.Memory.Release(int64(r.charge) * chargeUnit)
+}
+
 // giveBack undoes take or takeFrom, except for the blocks: see scope.settle.
 func (ro *room) giveBack(r *entry) {
 	if r.inShare != nil && !ro.peers.remove(r) {

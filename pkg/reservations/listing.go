@@ -153,6 +153,7 @@ func (l *listed) reservation(at time.Duration) Reservation {
 		ID:             l.id,
 		Rank:           l.rank,
 		PerScope:       l.perScope,
+		Pair:           l.pair,
 		Hashes:         l.hashes,
 		PrefillTokens:  l.tokens,
 		TrackPrefill:   l.track,

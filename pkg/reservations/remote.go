@@ -58,6 +58,7 @@ type Reservation struct {
 	ID             string
 	Rank           catalog.Rank
 	PerScope       bool     // as in the Request
+	Pair           bool     // a side of a pair: see Ledger.BookPair
 	Prefix         Prefix   // how the prompt begins; input only
 	Hashes         []uint64 // its distinct prompt blocks after Prefix; the ledger copies what is new
 	PrefillTokens  uint64
@@ -494,6 +495,7 @@ func (r *Reservation) entry(s *scope, slot uint32, x *lease, deadline time.Durat
 		output:   r.ExpectedOutput,
 		origin:   r.Origin,
 		perScope: r.PerScope,
+		pair:     r.Pair,
 		track:    r.TrackPrefill,
 		relayed:  r.Origin.Numbered() && r.Authority != ByOwner,
 		deadline: deadline,

@@ -24,6 +24,7 @@ func (l *Ledger) Restore(b Reservation) ApplyResult {
 		output:      b.ExpectedOutput,
 		origin:      Origin{Process: l.process},
 		perScope:    b.PerScope,
+		pair:        b.Pair,
 		track:       b.TrackPrefill,
 		prefillDone: b.PrefillDone,
 		deadline:    accepted + l.lifetime,

@@ -172,24 +172,7 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 	if !s.holds(p.Slot, p.Rank) {
 		return Placement{}, nil, ErrUnknownRank
 	}
-	r := &entry{
-		id:       req.ID,
-		scope:    s,
-		slot:     p.Slot,
-		rank:     p.Rank,
-		origin:   Origin{Process: l.process},
-		perScope: req.PerScope,
-		track:    req.TrackPrefill,
-		tokens:   p.PrefillTokens,
-		output:   req.ExpectedOutput,
-		deadline: at + l.lifetime,
-
-		callerState: req.CallerState,
-	}
-	if req.Lease > 0 {
-		r.lease = newLease(req.Lease, at)
-		r.deadline = at + req.Lease
-	}
+	r := s.newEntry(&req, p, at)
 	if holder = l.ids.claim(r); holder != nil {
 		return Placement{}, holder, &ExistsError{ID: req.ID, Rank: holder.rank}
 	}
@@ -201,6 +184,37 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 		l.ids.release(r)
 		return Placement{}, nil, err
 	}
+	s.enterOwn(r, &req, p, m, prompt)
+	return p, nil, nil
+}
+
+// newEntry returns the entry of a reservation that a caller of this process books.
+func (s *scope) newEntry(req *Request, p Placement, at time.Duration) *entry {
+	r := &entry{
+		id:       req.ID,
+		scope:    s,
+		slot:     p.Slot,
+		rank:     p.Rank,
+		origin:   Origin{Process: s.ledger.process},
+		perScope: req.PerScope,
+		track:    req.TrackPrefill,
+		tokens:   p.PrefillTokens,
+		output:   req.ExpectedOutput,
+		deadline: at + s.ledger.lifetime,
+
+		callerState: req.CallerState,
+	}
+	if req.Lease > 0 {
+		r.lease = newLease(req.Lease, at)
+		r.deadline = at + req.Lease
+	}
+	return r
+}
+
+// enterOwn enters a reservation that a caller of this process books, and tells the observer. Its id
+// must have been claimed and room taken; m is the walk of its prompt.
+func (s *scope) enterOwn(r *entry, req *Request, p Placement, m match, prompt preparedPrompt) {
+	l := s.ledger
 	var prefix Prefix
 	if l.observed {
 		prefix = s.prefix(m, r.slot)
@@ -213,7 +227,6 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 	e.Hashes, e.PrefillTokens, e.TrackPrefill, e.ExpectedOutput = req.Hashes, p.PrefillTokens, req.TrackPrefill, req.ExpectedOutput
 	e.Lease = max(req.Lease, 0)
 	r.origin.Sequence = l.assignSequence(l.obs.Booked(e))
-	return p, nil, nil
 }
 
 // add puts the load of a new reservation on its rank. Room must have been taken for r.fresh, the

@@ -20,6 +20,7 @@ type reservation struct {
 	ID             string
 	Rank           catalog.Rank
 	PerScope       bool
+	Pair           bool `json:",omitempty"` // a side of a pair
 	PrefillTokens  uint64
 	TrackPrefill   bool
 	PrefillDone    bool
@@ -33,7 +34,7 @@ type reservation struct {
 // encodeReservation encodes a reservation as of the time at, without its hashes, which follow.
 func encodeReservation(b []byte, r *reservations.Reservation, at time.Time) []byte {
 	text, _ := json.Marshal(reservation{ // cannot fail for such values
-		Scope: r.Scope, ID: r.ID, Rank: r.Rank, PerScope: r.PerScope,
+		Scope: r.Scope, ID: r.ID, Rank: r.Rank, PerScope: r.PerScope, Pair: r.Pair,
 		PrefillTokens: r.PrefillTokens, TrackPrefill: r.TrackPrefill, PrefillDone: r.PrefillDone,
 		ExpectedOutput: r.ExpectedOutput,
 		Accepted:       at.Add(-r.Age).UnixNano(), Age: r.Age, Lease: r.Lease, Renewed: r.Renewed,
@@ -58,7 +59,7 @@ func decodeReservation(b []byte, at time.Time) (r reservations.Reservation, ok b
 	}
 	hashes := b[n:]
 	r = reservations.Reservation{
-		Scope: s.Scope, ID: s.ID, Rank: s.Rank, PerScope: s.PerScope,
+		Scope: s.Scope, ID: s.ID, Rank: s.Rank, PerScope: s.PerScope, Pair: s.Pair,
 		PrefillTokens: s.PrefillTokens, TrackPrefill: s.TrackPrefill, PrefillDone: s.PrefillDone,
 		ExpectedOutput: s.ExpectedOutput,
 		Age:            min(max(s.Age, at.Sub(time.Unix(0, s.Accepted))), maxAge), Lease: s.Lease, Renewed: s.Renewed,
