@@ -246,7 +246,11 @@ func workerField(name string) func(*Config) value {
 		r := &c.Kubernetes.Named.Worker
 		switch of := f.Of.(type) {
 		case catalog.Pointer[string]:
-			return typed[*string]{field: of(r), parse: pointerTo(oneOf(f.Words...)), render: func(text *string) any {
+			parse := func(text string) (string, error) { return text, nil }
+			if f.Words != nil {
+				parse = oneOf(f.Words...)
+			}
+			return typed[*string]{field: of(r), parse: pointerTo(parse), render: func(text *string) any {
 				if text == nil {
 					return nil
 				}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/scopes"
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
 )
@@ -26,6 +27,7 @@ type attempt struct {
 	choice  choice
 	wait    wait
 	result  Selection
+	pair    *pairing // nil: one rank is chosen
 	counts  counting
 
 	timeline timeline
@@ -44,6 +46,7 @@ type request struct {
 	api            *API
 	*SelectRequest      // borrowed until Select returns
 	reserve        bool // the choice is to be booked
+	isPair         bool // as one side of a pair, whose id is ReservationID
 	filter         selector.Filter
 	weights        selector.Weights // set by check
 }
@@ -133,7 +136,8 @@ func (a *attempt) recycle() {
 	a.scope.reset()
 	a.prompt.reset()
 	a.choice.reset()
-	a.retry = retry{request: a.retry.request}
+	a.retry, a.pair = retry{request: a.retry.request}, nil
+	a.choice.prompt = &a.prompt
 	a.wait, a.result, a.counts.of = wait{}, Selection{}, nil
 	attempts.Put(a)
 }
@@ -184,7 +188,11 @@ func (a *attempt) repeat() (repeated bool, err error) {
 	if err != nil || first == nil {
 		return false, err
 	}
-	a.result = a.retry.answerOf(first)
+	if a.pair != nil {
+		a.pair.repeat(&a.retry, first)
+	} else {
+		a.result = a.retry.answerOf(first)
+	}
 	return true, nil
 }
 
@@ -201,6 +209,9 @@ func (a *attempt) admit(ctx context.Context) error {
 		return err
 	}
 	if err := a.check(); err != nil {
+		return err
+	}
+	if err := a.pair.check(); err != nil {
 		return err
 	}
 	if err := a.scope.listEligible(); err != nil {
@@ -273,35 +284,42 @@ func (a *attempt) lookUp() error {
 // lock. If the ledger knows a rank then and the scope's state is not gone, the rank stays valid
 // until the choice is booked.
 func (a *attempt) choose(v *reservations.View) error {
-	c := &a.choice
-	ranks, err := a.scope.dropOverloaded(v)
+	ranks, excluded, err := a.candidates(v)
 	if err != nil {
-		return err // every worker is overloaded
+		return err
 	}
-	ranks, excluded, err := a.session.narrow(ranks)
-	if err != nil {
-		return err // the session is bound to a worker newer than the snapshot
-	}
-	ranks, i := c.pick(ranks, v)
-	c.chosen = ranks[i]
-	if !a.scope.tries(c.chosen.Rank) {
+	ranks, i := a.choice.pick(ranks, v)
+	if !a.choice.takes(ranks[i]) {
 		return a.choose(v) // the rank is not due for a trial any more
 	}
+	return a.settle(ranks, i, excluded, v)
+}
+
+// candidates returns the ranks among which the choice is. excluded is as in session.narrow.
+func (a *attempt) candidates(v *reservations.View) (ranks []catalog.Entry, excluded *catalog.Rank, err error) {
+	if ranks, err = a.scope.dropOverloaded(v); err != nil {
+		return nil, nil, err // every worker is overloaded
+	}
+	return a.session.narrow(ranks) // an error: the session is bound to a worker newer than the snapshot
+}
+
+// takes sets the chosen rank, and takes its trial if it gives no sign of life; false if another
+// request has taken that.
+func (c *choice) takes(e catalog.Entry) bool {
+	c.chosen = e
+	return c.scope.tries(e.Rank)
+}
+
+// settle fills in the result for rank i of the scored ones, which is the chosen one.
+func (a *attempt) settle(ranks []catalog.Entry, i int, excluded *catalog.Rank, v *reservations.View) (err error) {
+	c := &a.choice
 	if excluded != nil { // the choice is only needed for the error's text
 		a.session.claim.Drop()
 		return errSessionBound(a.Session, *excluded, c.chosen.Rank)
 	}
-	if !c.candidates[i].Known || a.scope.state.Gone() {
-		return &contract.Error{Kind: contract.Internal, Text: fmt.Sprintf("selected worker %d is no longer schedulable", c.chosen.Rank.Worker), Err: scopes.ErrStale}
+	if a.result, err = c.settle(ranks, i, v); err != nil {
+		return err
 	}
-	if !c.byLoad.used {
-		c.scored = ranks
-	}
-	if !a.ByLoad {
-		c.noteDecided()
-		c.uncached = c.toCompute(i)
-	}
-	a.result = c.selection(&c.candidates[i], v)
 	if n := a.Fallbacks; n > 0 {
 		a.result.Fallbacks = c.nextBest(n)
 	}
@@ -311,11 +329,30 @@ func (a *attempt) choose(v *reservations.View) error {
 	return nil
 }
 
+// settle returns the answer for rank i of the scored ones, which is the chosen one, and informs the
+// policy.
+func (c *choice) settle(ranks []catalog.Entry, i int, v *reservations.View) (Selection, error) {
+	if !c.candidates[i].Known || c.scope.state.Gone() {
+		return Selection{}, &contract.Error{Kind: contract.Internal, Text: fmt.Sprintf("selected worker %d is no longer schedulable", c.chosen.Rank.Worker), Err: scopes.ErrStale}
+	}
+	if !c.byLoad.used {
+		c.scored = ranks
+	}
+	if !c.ByLoad {
+		c.noteDecided()
+		c.uncached = c.toCompute(i)
+	}
+	return c.selection(&c.candidates[i], v), nil
+}
+
 // book chooses by the current loads and, with reserve, books the choice in the same step.
 func (a *attempt) book() (err error) {
 	a.prompt.load()
 	a.timeline.beginTurn()
-	if a.reserve {
+	switch {
+	case a.pair != nil:
+		return a.bookPair()
+	case a.reserve:
 		return a.bookChoice()
 	}
 	a.api.ledger.Look(a.Scope, a.prompt.sequence, func(v *reservations.View) { err = a.choose(v) })
@@ -414,8 +451,14 @@ func (a *attempt) answer() {
 	if decided && a.choice.sampled.is(&a.scope) {
 		a.keepDecision()
 	}
+	if a.pair != nil {
+		a.pair.answer(a)
+	}
 	if a.Explain || a.ExplainOnly {
 		a.result.Explanation = a.explain()
+		if a.pair != nil {
+			a.pair.result.Decode.Explanation = a.result.Explanation
+		}
 	}
 	a.api.pending.save(a)
 }

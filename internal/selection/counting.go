@@ -64,8 +64,16 @@ func (a *attempt) countEnded(err error) {
 		m.Waited(a.wait.time, a.timeline.span.Example())
 	}
 	if err == nil && o != counts.Repeated {
-		countChoice(&a.choice, m)
+		countChoice(a.prefills(), m)
 	}
+}
+
+// prefills returns the choice of the rank that prefills.
+func (a *attempt) prefills() *choice {
+	if a.pair != nil && a.pair.result.Prefill != nil {
+		return &a.pair.prefill.choice
+	}
+	return &a.choice
 }
 
 // countChoice counts the chosen rank's cached blocks and the spread of the costs.

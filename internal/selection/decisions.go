@@ -109,18 +109,26 @@ func (s *sampled) is(of *scope) bool {
 
 // keepDecision keeps the decision of the attempt.
 func (a *attempt) keepDecision() {
-	c := &a.choice
+	id := ""
+	if a.reserve {
+		if id = a.retry.id; a.pair != nil {
+			id = reservations.DecodeID(id)
+		}
+	}
+	a.keep(&a.choice, a.choice.sampled.at, id)
+}
+
+// keep keeps a decision of the attempt, which has booked a reservation unless the id is "".
+func (a *attempt) keep(c *choice, at time.Time, reservation string) {
 	x := &Decision{
-		decided: c.decided(), At: c.sampled.at, Reserved: a.reserve,
-		TraceID: a.Trace.TraceID(), Cached: a.prompt.cachedBlocks(c.chosen.Slot), MostCached: c.mostCached(),
+		decided: c.decided(), At: at, Reserved: a.reserve,
+		TraceID: a.Trace.TraceID(), Cached: c.prompt.cachedBlocks(c.chosen.Slot), MostCached: c.mostCached(),
 		times: c.scope.state.FirstTokens,
 	}
 	if id := a.SelectionID; id != nil {
 		x.SelectionID = strings.Clone(*id) // the request's string is borrowed
 	}
-	if a.reserve {
-		x.ReservationID = strings.Clone(a.retry.id)
-	}
+	x.ReservationID = strings.Clone(reservation)
 	if x.chosen >= 0 {
 		p := predict(&x.decision, x.chosen)
 		x.PredictedTTFT = p.Wait + p.Prefill

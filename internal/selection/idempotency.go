@@ -153,6 +153,7 @@ func bookingFailed(err error) string { return fmt.Sprintf("failed to book schedu
 type idRequest struct {
 	id     string
 	scope  catalog.Scope
+	pair   bool             // the request books a pair, whose id it is
 	rank   *catalog.Rank    // nil: the request names none
 	filter *selector.Filter // nil: any worker will do
 	// prompt reads the request's prompt in the block size of the scope's workers. It is nil if
@@ -166,6 +167,7 @@ type existingReservation struct {
 	reservations.LiveReservation
 	endpoint  string
 	selection *Selection // nil: it was not booked by Select, or on another replica
+	pair      *Pair      // the answer, of a pair that was booked by this process
 }
 
 // findExisting returns the live reservation that a request repeats, nil if there is none. The
@@ -173,7 +175,7 @@ type existingReservation struct {
 // serve the request now does not matter. The error is an *reservations.ExistsError if the id
 // belongs to another request, an error of the prompt, or has scopes.ErrStale.
 func (i *idempotency) findExisting(q *idRequest) (*existingReservation, error) {
-	live, ok := i.ledger.Find(q.id)
+	live, ok := i.find(q.id)
 	if !ok || !idConflicts(&live, q.scope) {
 		return nil, nil
 	}
@@ -182,7 +184,7 @@ func (i *idempotency) findExisting(q *idRequest) (*existingReservation, error) {
 		return nil, nil // the workers have just left, and the reservation with them
 	}
 	other := &reservations.ExistsError{ID: q.id, Rank: live.Rank}
-	if live.Scope != q.scope || q.rank != nil && *q.rank != live.Rank || q.filter != nil && !q.filter.Allows(live.Rank.Worker) {
+	if live.Scope != q.scope || live.Pair != q.pair || live.onlyPrefill || q.rank != nil && *q.rank != live.Rank || q.filter != nil && !q.filter.Allows(live.Rank.Worker) {
 		return nil, other
 	}
 	var asked promptIdentity
@@ -193,7 +195,7 @@ func (i *idempotency) findExisting(q *idRequest) (*existingReservation, error) {
 			return nil, err
 		}
 	}
-	e := &existingReservation{LiveReservation: live}
+	e := &existingReservation{LiveReservation: live.LiveReservation}
 	record, local := live.CallerState.(*idempotencyRecord)
 	same := false
 	switch {
@@ -208,7 +210,11 @@ func (i *idempotency) findExisting(q *idRequest) (*existingReservation, error) {
 				return false
 			}
 			e.endpoint = record.endpoint
-			if record.selected {
+			switch {
+			case record.pair != nil:
+				e.pair = new(*record.pair)
+				e.pair.Decode.SequenceHashes = live.Hashes
+			case record.selected:
 				e.selection = new(record.selection)
 				e.selection.SequenceHashes = live.Hashes
 			}
@@ -222,10 +228,37 @@ func (i *idempotency) findExisting(q *idRequest) (*existingReservation, error) {
 	if !same {
 		return nil, other
 	}
-	if live.Lease > 0 && i.ledger.Renew(q.id) != nil {
+	if live.Lease > 0 && i.ledger.Renew(live.id) != nil {
 		return nil, errBookedMeanwhile // it has just ended
 	}
+	if live.Lease > 0 && q.pair {
+		_ = i.ledger.Renew(reservations.PrefillID(q.id)) // ErrNotFound: there is none, or none any more
+	}
 	return e, nil
+}
+
+// found is a live reservation that an id names: its own, or a side of the pair of that id.
+type found struct {
+	reservations.LiveReservation
+	id          string // the reservation's own
+	onlyPrefill bool   // the side that decodes has ended
+}
+
+// find returns the live reservation that an id names, of a pair the side that decodes if it lives.
+func (i *idempotency) find(id string) (found, bool) {
+	if live, ok := i.ledger.Find(id); ok {
+		return found{LiveReservation: live, id: id}, true
+	}
+	sides := i.ledger.Sides(id)
+	for _, side := range [...]string{sides.Decode, sides.Prefill} {
+		if side == "" {
+			continue
+		}
+		if live, ok := i.ledger.Find(side); ok {
+			return found{live, side, side == sides.Prefill}, true
+		}
+	}
+	return found{}, false
 }
 
 // asConflict gives an *reservations.ExistsError of findExisting the route's text for an id in
@@ -240,18 +273,18 @@ func asConflict(err error, text func(error) string) error {
 
 // idConflicts reports whether a live reservation keeps its id from being booked in the scope.
 // An id of the slot tracker conflicts within its own scope only.
-func idConflicts(live *reservations.LiveReservation, sc catalog.Scope) bool {
+func idConflicts(live *found, sc catalog.Scope) bool {
 	return idIsGlobal(live) || live.Scope == sc
 }
 
 // idIsGlobal reports whether a live reservation keeps its id from being booked in every scope.
 // Only ids of the slot tracker are per scope (decision S4).
-func idIsGlobal(live *reservations.LiveReservation) bool { return !live.PerScope }
+func idIsGlobal(live *found) bool { return !live.PerScope }
 
 // conflict returns the error for an id that a live reservation keeps from being booked in the
 // scope, nil if none does.
 func (i *idempotency) conflict(id string, scope catalog.Scope) *reservations.ExistsError {
-	live, ok := i.ledger.Find(id)
+	live, ok := i.find(id)
 	if !ok || !idConflicts(&live, scope) {
 		return nil
 	}
@@ -281,7 +314,10 @@ type idempotencyRecord struct {
 	prompt    promptIdentity
 	endpoint  string
 	selection Selection
-	selected  bool // booked by Select: selection is the answer
+	selected  bool  // booked by Select: selection is the answer
+	pair      *Pair // of a side that decodes: the answer instead
+	// prefill is the record of the other side of a pair; nil: there is none. It has no answer.
+	prefill *idempotencyRecord
 
 	// The fields below are guarded by answers.mu.
 	state        recordState
@@ -327,8 +363,17 @@ func (r *idempotencyRecord) size() int64 {
 	if id := r.selection.SelectionID; id != nil {
 		n += len(*id)
 	}
+	if p := r.pair; p != nil {
+		n += pairBytes + len(p.ID) + 8*len(p.Decode.Overlap.DP)
+		if p.Prefill != nil {
+			n += pairBytes + len(p.Prefill.Endpoint) + 8*len(p.Prefill.Overlap.DP)
+		}
+	}
 	return int64(n)
 }
+
+// pairBytes is what a side of a pair adds to a cached answer.
+const pairBytes = 512
 
 // ReservationEnded implements reservations.CallerState.
 func (r *idempotencyRecord) ReservationEnded() {
@@ -405,7 +450,7 @@ func (a *answerCache) dropLocked(r *idempotencyRecord, state recordState) {
 		close(r.cancelled)
 		r.cancelled = nil
 	}
-	r.prompt, r.endpoint, r.selection = promptIdentity{}, "", Selection{}
+	r.prompt, r.endpoint, r.selection, r.pair = promptIdentity{}, "", Selection{}, nil
 }
 
 func (a *answerCache) unlinkLocked(r *idempotencyRecord) {
@@ -573,7 +618,7 @@ func (w *retryWaiters) all() []string {
 // request here by themselves.
 func (i *idempotency) wakeRetries() {
 	for _, id := range i.waiters.all() {
-		if live, ok := i.ledger.Find(id); ok && idIsGlobal(&live) {
+		if live, ok := i.find(id); ok && idIsGlobal(&live) {
 			i.waiters.wake(id)
 		}
 	}

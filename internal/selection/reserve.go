@@ -265,9 +265,15 @@ func (a *API) booked(r *idempotencyRecord, scope *scopes.State, e catalog.Entry,
 		a.idempotency.answers.add(r)
 		a.idempotency.waiters.wake(r.id)
 	}
+	scope.Booked(e, local, privateBlocks(size, local), lease)
+}
+
+// privateBlocks returns how many blocks of a prompt no other one can share: those whose local hashes
+// are unknown, and an incomplete last one.
+func privateBlocks(size selector.Prompt, local []uint64) int {
 	private := size.Blocks - len(local)
 	if size.Partial() > 0 {
 		private++
 	}
-	scope.Booked(e, local, private, lease)
+	return private
 }

@@ -5,6 +5,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/approximate"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
 )
 
 // retry is what an attempt has to do with other requests of the same id: it may be a retry of an
@@ -26,7 +27,7 @@ func (r *retry) possible() bool {
 // to compare it. It is an error if the id is another request's.
 func (r *retry) find(p *prompt) (*existingReservation, error) {
 	first, err := r.api.idempotency.findExisting(&idRequest{
-		id: *r.ReservationID, scope: r.Scope, rank: r.Pinned, filter: &r.filter,
+		id: *r.ReservationID, scope: r.Scope, rank: r.Pinned, filter: &r.filter, pair: r.isPair,
 		prompt: func(snap *catalog.Snapshot) (promptIdentity, []uint64, error) {
 			err := p.read(&r.Prompt, snap)
 			return p.identity(&r.Prompt), p.sequence, err
@@ -91,6 +92,14 @@ func (r *retry) newRecord(claim *affinity.Claim, lease *approximate.Lease, p *pr
 	return r.record
 }
 
+// bookedAs returns the id of the reservation that has the record.
+func (r *retry) bookedAs() string {
+	if r.isPair {
+		return reservations.DecodeID(r.id)
+	}
+	return r.id
+}
+
 // cancel ends the reservation of a caller that has gone, unless a retry has got its answer: then
 // it belongs to the retry.
 func (r *retry) cancel() {
@@ -98,7 +107,11 @@ func (r *retry) cancel() {
 	case r.record == nil || !r.record.selected: // the id is known to this call only
 		_ = a.Free(r.id) // ErrNotFound: its worker has left, and the reservation with it
 	case !a.idempotency.answers.cancel(r.record):
-	case a.ledger.FreeWith(r.id, r.record) == nil:
+	case r.record.prefill != nil:
+		_ = a.ledger.FreeWith(reservations.PrefillID(r.id), r.record.prefill)
+		_ = a.ledger.FreeWith(reservations.DecodeID(r.id), r.record)
+		a.scopes.LoadChanged()
+	case a.ledger.FreeWith(r.bookedAs(), r.record) == nil:
 		a.scopes.LoadChanged()
 	}
 }

@@ -194,25 +194,46 @@ func (a *API) Decisions(own catalog.ScopeFilter, limit int) []Decision {
 // decisions.
 func (a *API) TTFTErrors() *metrics.Histogram { return a.decisions.errors }
 
-// PrefillComplete takes a reservation's prefill load off its rank.
+// PrefillComplete takes a reservation's prefill load off its rank. Of a pair it ends the side that
+// prefills.
 func (a *API) PrefillComplete(id string) error {
-	if err := a.ledger.PrefillComplete(id); err != nil {
-		return reservationError(id, err)
+	return a.ofPair(id, a.prefillComplete(id), func(side string, decodes bool) error {
+		err := a.prefillComplete(side)
+		if err == nil && !decodes {
+			err = a.free(side)
+		}
+		return err
+	})
+}
+
+func (a *API) prefillComplete(id string) error {
+	err := a.ledger.PrefillComplete(id)
+	if err == nil {
+		a.decisions.completed(id)
+		a.scopes.LoadChanged()
 	}
-	a.decisions.completed(id)
-	a.scopes.LoadChanged()
-	return nil
+	return err
 }
 
 // PrefillInferred is PrefillComplete for a caller that inferred the end of the prefill
 // instead of observing it, see reservations.Ledger.PrefillInferred. It does not count as the
 // outcome of a decision.
 func (a *API) PrefillInferred(id string) error {
-	if err := a.ledger.PrefillInferred(id); err != nil {
-		return reservationError(id, err)
+	return a.ofPair(id, a.prefillInferred(id), func(side string, decodes bool) error {
+		err := a.prefillInferred(side)
+		if err == nil && !decodes {
+			err = a.free(side)
+		}
+		return err
+	})
+}
+
+func (a *API) prefillInferred(id string) error {
+	err := a.ledger.PrefillInferred(id)
+	if err == nil {
+		a.scopes.LoadChanged()
 	}
-	a.scopes.LoadChanged()
-	return nil
+	return err
 }
 
 // Answering notes that bytes of an answer of a rank have come, which is a sign of its life.
@@ -231,9 +252,18 @@ func (a *API) NoteDemand(sc catalog.Scope, partly bool) { a.scopes.NoteDemand(sc
 // Had reports whether a scope has or had workers, among the last ones that have lost theirs.
 func (a *API) Had(sc catalog.Scope) bool { return a.scopes.Had(sc) }
 
-// OutputBlock adds one generated block to a reservation; decay, if given, is
-// the weight of the blocks that only this reservation holds from now on.
+// OutputBlock adds one generated block to a reservation, of a pair to the side that decodes; decay,
+// if given, is the weight of the blocks that only this reservation holds from now on.
 func (a *API) OutputBlock(id string, decay *float64) error {
+	return a.ofPair(id, a.outputBlock(id, decay), func(side string, decodes bool) error {
+		if !decodes {
+			return reservations.ErrNotFound
+		}
+		return a.outputBlock(side, decay)
+	})
+}
+
+func (a *API) outputBlock(id string, decay *float64) error {
 	err := a.ledger.OutputBlock(id, decay)
 	if err == nil && a.config.ByCapacity {
 		if live, ok := a.ledger.Find(id); ok {
@@ -242,27 +272,59 @@ func (a *API) OutputBlock(id string, decay *float64) error {
 			}
 		}
 	}
-	return reservationError(id, err)
+	return err
 }
 
-// Renew restarts the lease of a reservation. The error is of kind NotFound, or Conflict if the
-// reservation has no lease.
-func (a *API) Renew(id string) error { return reservationError(id, a.ledger.Renew(id)) }
+// Renew restarts the lease of a reservation, or of both of a pair. The error is of kind NotFound, or
+// Conflict if the reservation has no lease.
+func (a *API) Renew(id string) error {
+	return a.ofPair(id, a.ledger.Renew(id), func(side string, _ bool) error { return a.ledger.Renew(side) })
+}
 
-// Free ends a reservation.
+// Free ends a reservation, or both of a pair.
 func (a *API) Free(id string) error {
-	if err := a.ledger.Free(id); err != nil {
+	return a.ofPair(id, a.free(id), func(side string, _ bool) error { return a.free(side) })
+}
+
+func (a *API) free(id string) error {
+	err := a.ledger.Free(id)
+	if err == nil {
+		a.decisions.freed(id)
+		a.scopes.LoadChanged()
+	}
+	return err
+}
+
+// ofPair returns the caller's error of a call by id, which had the result err. If no reservation has
+// the id, but a pair, it runs the call on the sides of the pair that live. The call succeeds if it
+// does on one of them.
+func (a *API) ofPair(id string, err error, call func(side string, decodes bool) error) error {
+	if !errors.Is(err, reservations.ErrNotFound) {
 		return reservationError(id, err)
 	}
-	a.decisions.freed(id)
-	a.scopes.LoadChanged()
-	return nil
+	sides := a.ledger.Sides(id)
+	done := false
+	for _, side := range [...]string{sides.Decode, sides.Prefill} {
+		if side == "" {
+			continue
+		}
+		switch e := call(side, side == sides.Decode); {
+		case e == nil:
+			done = true
+		case !errors.Is(e, reservations.ErrNotFound): // else it has just ended
+			err = e
+		}
+	}
+	if done {
+		return nil
+	}
+	return reservationError(id, err)
 }
 
 // CheckReservation returns the error of an unknown id, unless there is a reservation with the
 // id whose scope matches own.
 func (a *API) CheckReservation(id string, own catalog.ScopeFilter) error {
-	if live, ok := a.ledger.Find(id); ok && live.Scope.Matches(own.Model, own.Tenant) {
+	if live, ok := a.idempotency.find(id); ok && live.Scope.Matches(own.Model, own.Tenant) {
 		return nil
 	}
 	return reservationError(id, reservations.ErrNotFound)

@@ -94,7 +94,11 @@ var fields = [...]Field{
 	},
 	{
 		Name: FieldRole, Of: Pointer[string](func(r *Record) **string { return &r.Role }), Words: []string{RolePrefill, RoleDecode}, Pods: true,
-		Doc: "What of a request the worker serves behind the gateway where prefill and decode are apart; unset is both. `/select` does not heed it.",
+		Doc: "What of a request the worker serves behind the gateway where prefill and decode are apart; unset is both. `/select_pair` heeds it as the gateway does, `/select` does not.",
+	},
+	{
+		Name: "revision", Of: Pointer[string](func(r *Record) **string { return &r.Revision }), MaxBytes: maxText, Pods: true,
+		Doc: "What the engine's KV caches depend on beside the model, such as the version of its weights. `/select_pair` makes pairs of workers of one revision, or of workers without any.",
 	},
 	{
 		Name: "rank_endpoints", Of: Map[uint32](func(r *Record) *map[uint32]string { return &r.RankEndpoints }), MaxBytes: maxEndpoint, check: (*Record).checkRankEndpoints,
@@ -154,7 +158,7 @@ var fields = [...]Field{
 	},
 	{
 		Name: "kv_transfer_domain", Of: Pointer[string](func(r *Record) **string { return &r.KVTransferDomain }), Dynamo: true, MaxBytes: maxText,
-		Doc: "The level of topology within which callers pass on KV caches. It is kept and shown.",
+		Doc: "The level of topology within which callers pass on KV caches. `/select_pair` makes pairs of workers with one domain and, where both tell it, one place in it; elsewhere it is kept and shown.",
 	},
 	{
 		Name: "kv_transfer_enforcement", Of: Pointer[string](func(r *Record) **string { return &r.KVTransferEnforcement }), Words: []string{"required", "preferred"}, Dynamo: true, MaxBytes: maxText,

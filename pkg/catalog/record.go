@@ -60,7 +60,7 @@ type Record struct {
 	StableRoutingID     *string
 	IsEagle             *bool // unset is false
 
-	// Role is RolePrefill or RoleDecode; unset is both. Only the gateway uses it.
+	// Role is RolePrefill or RoleDecode; unset is both. The gateway and the choice of pairs use it.
 	Role *string
 	// RankEndpoints has the http or https URLs of the ranks that have an HTTP server of
 	// their own.
@@ -76,9 +76,12 @@ type Record struct {
 	// Catalog.Alias. A set like Taints.
 	Aliases []string `json:",omitempty"`
 
-	Taints                    []string // a set: the catalog sorts it and drops repetitions
-	TopologyDomains           map[string]string
-	KVTransferDomain          *string
+	Taints           []string // a set: the catalog sorts it and drops repetitions
+	TopologyDomains  map[string]string
+	KVTransferDomain *string
+	// Revision names what the engine's KV caches depend on beside the model, such as the version of the weights or of
+	// the engine. Only engines of one revision, or of none, pass on caches to one another.
+	Revision                  *string
 	KVTransferEnforcement     *string // required or preferred
 	KVTransferPreferredWeight *float32
 }

@@ -233,8 +233,11 @@ type Worker struct {
 	Eagle *bool `json:"is_eagle,omitempty"`
 
 	// What of a request the worker serves behind the gateway where prefill and decode are apart; unset is both.
-	// `/select` does not heed it.
+	// `/select_pair` heeds it as the gateway does, `/select` does not.
 	Role *string `json:"role,omitempty"`
+	// What the engine's KV caches depend on beside the model, such as the version of its weights. `/select_pair`
+	// makes pairs of workers of one revision, or of workers without any.
+	Revision *string `json:"revision,omitempty"`
 	// Where the gateway sends requests of ranks that have an HTTP server of their own: an http or https URL by rank,
 	// of ranks that the worker has. The others are at `endpoint`, and are told their rank.
 	RankEndpoints map[uint32]string `json:"rank_endpoints,omitzero"`
@@ -252,7 +255,8 @@ type Worker struct {
 	Taints []string `json:"taints,omitzero"`
 	// Where the worker is, by the name of a level such as `zone`. It is kept and shown.
 	TopologyDomains map[string]string `json:"topology_domains,omitzero"`
-	// The level of topology within which callers pass on KV caches. It is kept and shown.
+	// The level of topology within which callers pass on KV caches. `/select_pair` makes pairs of workers with one
+	// domain and, where both tell it, one place in it; elsewhere it is kept and shown.
 	KVTransferDomain *string `json:"kv_transfer_domain,omitempty"`
 	// How callers heed that level. It is kept and shown.
 	KVTransferEnforcement *string `json:"kv_transfer_enforcement,omitempty"`

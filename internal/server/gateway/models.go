@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -251,13 +252,11 @@ func newPool(snap *catalog.Snapshot) *pool {
 		for _, name := range w.Adapters {
 			p.adapters[name] = true
 		}
-		p.prefills = p.prefills || onlyPrefills(w)
-		p.obeys = p.obeys || !onlyPrefills(w) && obeysPrefillRank(w)
+		p.prefills = p.prefills || selection.OnlyPrefills(w)
+		p.obeys = p.obeys || !selection.OnlyPrefills(w) && obeysPrefillRank(w)
 	}
 	return p
 }
-
-func onlyPrefills(w *catalog.Worker) bool { return w.Role != nil && *w.Role == catalog.RolePrefill }
 
 // obeysPrefillRank reports whether the sidecar of a worker that decodes obeys the rank that
 // prefills.
@@ -287,7 +286,7 @@ func (f *filter) eligible(snap *catalog.Snapshot) func(catalog.Entry) bool {
 		if f.only != nil && e.Rank != *f.only {
 			return false
 		}
-		if onlyPrefills(w) != f.prefill || slices.Contains(f.without, w.ID) ||
+		if selection.OnlyPrefills(w) != f.prefill || slices.Contains(f.without, w.ID) ||
 			f.lora != "" && !slices.Contains(w.Adapters, f.lora) {
 			return false
 		}

@@ -42,6 +42,8 @@ type fake struct {
 	tenant          *string
 	selected        selection.SelectRequest
 	reserve         bool
+	pair            selection.Pair
+	paired          selection.PairRequest
 	selection       selection.Selection
 	explanation     selection.Explanation
 	decisions       []selection.Decision
@@ -172,6 +174,15 @@ func (f *fake) Select(_ context.Context, req *selection.SelectRequest, reserve b
 	f.selected, f.reserve = *req, reserve
 	f.selected.Text = nil // lent, like the rest of what it is
 	return f.selection, f.called()
+}
+
+func (f *fake) SelectPair(_ context.Context, req *selection.PairRequest) (selection.Pair, error) {
+	f.paired = *req
+	f.paired.Text = nil
+	if c := req.Conditional; c != nil { // lent, too
+		f.paired.Conditional = new(*c)
+	}
+	return f.pair, f.called()
 }
 
 func (f *fake) Reserve(req *selection.ReserveRequest) (selection.Reservation, error) {

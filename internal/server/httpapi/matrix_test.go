@@ -58,6 +58,7 @@ var wanted = map[string]struct{ role, scoped string }{
 	"POST /select":                            {"call", `{"tenant_id":%q,"token_ids":[1]}`},
 	"POST /select_batch":                      {"call", `{"requests":[]}`}, // TestBatchScopes
 	"POST /select_and_reserve":                {"call", `{"tenant_id":%q,"token_ids":[1]}`},
+	"POST /select_pair":                       {"call", `{"tenant_id":%q,"token_ids":[1]}`},
 	"POST /reservations":                      {"call", `{"tenant_id":%q,"reservation_id":"r","worker_id":1,"token_ids":[1]}`},
 	"DELETE /reservations/:id":                {"call", "-"},
 	"POST /reservations/:id/renew":            {"call", "-"},

@@ -25,6 +25,7 @@ type Service interface {
 	SlotsService
 	workerCatalog
 	workerSelector
+	pairSelector
 	explainer
 	projector
 	reserver
@@ -225,6 +226,8 @@ func addSelection(r router, svc Service) {
 	selection := selectRoutes{svc, a.dialect}
 	r.post(access.Call, "/select", withBody(a, newSelectBody(newSelectShape(a.dialect)), selection.selectWorker))
 	r.post(access.Call, "/select_and_reserve", withBody(a, newSelectBody(newSelectAndReserveShape(a.dialect)), selection.selectAndReserve))
+
+	r.post(access.Call, "/select_pair", withBody(a, newPairBody(a.dialect), pairRoutes{svc, a.dialect}.selectPair))
 
 	addBatch(r, selection)
 

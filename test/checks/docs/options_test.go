@@ -21,7 +21,7 @@ var (
 // are in the tables that TestTutorialFlags holds against these programs.
 const foreign = `
 vLLM and SGLang: --block-size --data-parallel-size --enable-auto-tool-choice --enable-dp-attention --enable-metrics --enable-prefix-caching
-  --exclude-tools-when-tool-choice-none --host --kv-events-config --load-publish-endpoint --model --model-path --page-size --served-model-name
+  --exclude-tools-when-tool-choice-none --host --kv-events-config --kv-transfer-config --load-publish-endpoint --model --model-path --page-size --served-model-name
   --tool-call-parser
 kubectl and helm: --all-namespaces --as --clusterrole --create-namespace --for --namespace --resource --serviceaccount --set --timeout --values --verb
 docker: --cap-drop --pull --read-only --rm

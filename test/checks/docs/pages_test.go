@@ -25,6 +25,7 @@ var played = map[string][]string{
 	"start/callers.md":       {"8092"},
 	"reference/conductor.md": {"13333", "8092", "5500"},
 	"run/diagnose.md":        {"13333", "8092", "5500"},
+	"run/disaggregation.md":  {"8092"},
 	"run/draining.md":        {"8092"},
 	"start/engines.md":       {"8092"},
 	"run/overload.md":        {"8092"},

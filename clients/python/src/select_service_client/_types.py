@@ -68,6 +68,7 @@ class WorkerSettings(TypedDict, total=False):
     stable_routing_id: str | None
     is_eagle: bool | None
     role: Literal["prefill", "decode"] | None
+    revision: str | None
     rank_endpoints: Mapping[int, str] | Mapping[str, str] | None
     rank_header: Literal["local", "global", "none"] | None
     prefill_rank_header: bool | None
@@ -155,6 +156,7 @@ class Worker(TypedDict, total=False):
     stable_routing_id: str | None
     is_eagle: bool | None
     role: Literal["prefill", "decode"]
+    revision: str
     rank_endpoints: dict[str, str]
     rank_header: Literal["local", "global", "none"]
     prefill_rank_header: bool

@@ -172,13 +172,13 @@ func (a *annotations) flag(name string) *bool {
 	return &v
 }
 
-// word returns one of some words, nil if it is not given or wrong.
+// word returns one of some words, any text if these are nil; nil if it is not given or wrong.
 func (a *annotations) word(name string, words []string) *string {
 	text, given := a.value(AnnotationPrefix + name)
 	if !given {
 		return nil
 	}
-	if !slices.Contains(words, text) {
+	if words != nil && !slices.Contains(words, text) {
 		a.fault(AnnotationPrefix+name, "%q is not %s", catalog.Clip(text), catalog.AnyOf(words))
 		return nil
 	}

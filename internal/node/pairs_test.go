@@ -1,0 +1,101 @@
+package node_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/helpers/servicetest"
+)
+
+// TestPairsAmongReplicas: another replica knows both sides of a pair and their parent, also one that
+// starts late, so that callers may take each step at any replica. One that knows only one of the
+// workers carries that side, and calls there act on it everywhere.
+func TestPairsAmongReplicas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		role := func(r string) func(*catalog.Record) { return func(x *catalog.Record) { x.Role = &r } }
+		prefill, decode := servicetest.Record(1, 1, role(catalog.RolePrefill)), servicetest.Record(2, 1, role(catalog.RoleDecode))
+		m := servicetest.NewMesh()
+		a, b, half := m.Start(t, "a", servicetest.EventsOff), m.Start(t, "b", servicetest.EventsOff), m.Start(t, "half", servicetest.EventsOff)
+		m.Connect(t, "a", "b")
+		m.Connect(t, "half", "a")
+		m.Connect(t, "half", "b")
+		for _, w := range []*servicetest.World{a, b} {
+			w.Put(prefill)
+			w.Put(decode)
+		}
+		half.Put(decode)
+		book := func(id string) selection.Pair {
+			t.Helper()
+			req := &selection.PairRequest{SelectRequest: *servicetest.Ask(servicetest.Prompt(1, 8))}
+			req.ReservationID, req.Lease, req.IfExists = &id, 20*time.Second, selection.ReturnFirst
+			pair, err := a.SelectPair(t.Context(), req)
+			if err != nil || pair.Reason != selection.Paired {
+				t.Fatalf("%+v, %v", pair, err)
+			}
+			servicetest.Announced()
+			return pair
+		}
+		const none = "1/0: 0 0 0, 2/0: 0 0 0"
+		book("p")
+		b.WantLoad("1/0: 8 2 1, 2/0: 0 2 1")
+		half.WantLoad("2/0: 0 2 1")
+
+		c := m.Start(t, "c", servicetest.EventsOff)
+		c.Put(prefill)
+		c.Put(decode)
+		m.Connect(t, "c", "a")
+		m.Connect(t, "c", "b")
+		servicetest.Announced()
+		c.WantLoad("1/0: 8 2 1, 2/0: 0 2 1")
+		req := &selection.PairRequest{SelectRequest: *servicetest.Ask(servicetest.Prompt(1, 8))}
+		req.ReservationID, req.IfExists = new("p"), selection.ReturnFirst
+		again, err := c.SelectPair(t.Context(), req)
+		if err != nil || !again.Decode.PlacementOnly || again.Prefill == nil || again.Prefill.Rank.Worker != 1 || again.Decode.Rank.Worker != 2 || again.Reason != selection.Paired {
+			t.Fatalf("asked again at another replica: %+v, %v", again, err)
+		}
+
+		if err := c.PrefillComplete("p"); err != nil {
+			t.Fatal(err)
+		}
+		servicetest.Announced()
+		for _, w := range []*servicetest.World{a, b, c} {
+			w.WantLoad("1/0: 0 0 0, 2/0: 0 2 1")
+		}
+		if err := b.Free("p"); err != nil {
+			t.Fatal(err)
+		}
+		servicetest.Announced()
+		for _, w := range []*servicetest.World{a, b, c} {
+			w.WantLoad(none)
+			servicetest.WantError(t, w.Free("p"), contract.NotFound, "reservation p not found")
+		}
+		half.WantLoad("2/0: 0 0 0")
+
+		// A call at a replica that knows one side ends that side everywhere, and the lease the other one.
+		book("q")
+		if err := half.Free("q"); err != nil {
+			t.Fatal(err)
+		}
+		servicetest.Announced()
+		a.WantLoad("1/0: 8 2 1, 2/0: 0 0 0")
+		time.Sleep(time.Minute)
+		for _, w := range []*servicetest.World{a, b, c} {
+			w.WantLoad(none)
+		}
+
+		// The loss of a worker ends its side, and the pair's id goes on to mean the other.
+		book("r")
+		a.Remove(1)
+		servicetest.Announced()
+		if err := errors.Join(a.PrefillComplete("r"), a.Free("r")); err != nil {
+			t.Fatal(err)
+		}
+		servicetest.Announced()
+		a.WantLoad("2/0: 0 0 0")
+	})
+}

@@ -1,0 +1,291 @@
+package selection_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/helpers/servicetest"
+)
+
+func role(r string) func(*catalog.Record) { return func(x *catalog.Record) { x.Role = &r } }
+
+// askPair is a request for a pair under an id.
+func askPair(id string, tokens []uint32, change ...func(*selection.PairRequest)) *selection.PairRequest {
+	r := &selection.PairRequest{SelectRequest: *servicetest.Ask(tokens)}
+	if id != "" {
+		r.ReservationID = &id
+	}
+	for _, f := range change {
+		f(r)
+	}
+	return r
+}
+
+// disaggregated starts a service with prefill workers 1 and 2, and decode workers 3 and 4.
+func disaggregated(t *testing.T, change ...func(*node.Config)) *servicetest.World {
+	w := servicetest.Start(t, append([]func(*node.Config){servicetest.EventsOff}, change...)...)
+	for id, of := range []string{1: catalog.RolePrefill, 2: catalog.RolePrefill, 3: catalog.RoleDecode, 4: catalog.RoleDecode} {
+		if of != "" {
+			w.Put(servicetest.Record(uint64(id), 1, role(of)))
+		}
+	}
+	return w
+}
+
+// TestPair: both sides are booked in one step, calls on the pair's id mean both, the first byte ends
+// the side that prefills, and the end ends all.
+func TestPair(t *testing.T) {
+	w := disaggregated(t)
+	got, err := w.SelectPair(t.Context(), askPair("p", servicetest.Prompt(1, 8), func(r *selection.PairRequest) {
+		r.Prefill.HasAllowedWorkers, r.Prefill.AllowedWorkers = true, []uint64{2}
+		r.HasAllowedWorkers, r.AllowedWorkers = true, []uint64{3}
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.ID != "p" || got.Reason != selection.Paired || got.Prefill == nil || got.Prefill.Rank.Worker != 2 || got.Decode.Rank.Worker != 3 ||
+		*got.Prefill.ReservationID != "p.prefill" || *got.Decode.ReservationID != "p.decode" || got.Prefill.EffectivePrefillTokens != 8 || got.Decode.EffectivePrefillTokens != 0 {
+		t.Fatalf("got %+v, prefill %+v", got, got.Prefill)
+	}
+	w.WantLoad("1/0: 0 0 0, 2/0: 8 2 1, 3/0: 0 2 1, 4/0: 0 0 0")
+	for range 2 { // it may be repeated
+		if err := w.PrefillComplete("p"); err != nil {
+			t.Fatal(err)
+		}
+		w.WantLoad("1/0: 0 0 0, 2/0: 0 0 0, 3/0: 0 2 1, 4/0: 0 0 0")
+	}
+	if err := w.OutputBlock("p", nil); err != nil {
+		t.Fatal(err)
+	}
+	w.WantLoad("1/0: 0 0 0, 2/0: 0 0 0, 3/0: 0 3 1, 4/0: 0 0 0")
+	if err := w.Free("p"); err != nil {
+		t.Fatal(err)
+	}
+	w.WantLoad("1/0: 0 0 0, 2/0: 0 0 0, 3/0: 0 0 0, 4/0: 0 0 0")
+	servicetest.WantError(t, w.Free("p"), contract.NotFound, "reservation p not found")
+}
+
+// TestPairReasons: when the rank that decodes prefills too. The rules of conditional are those of
+// Dynamo's isl_bounding: fewer uncached tokens than the bound, and a smaller share.
+func TestPairReasons(t *testing.T) {
+	w := servicetest.Start(t)
+	for id, of := range map[uint64]string{1: catalog.RolePrefill, 3: catalog.RoleDecode} {
+		w.Put(servicetest.Record(id, 1, role(of)))
+	}
+	prompt := servicetest.Prompt(1, 8)
+	e := w.Engine(3, 0)
+	e.Publish(0, e.Stored(prompt[:4], 4, nil))
+	w.Settle()
+	conditional := func(tokens *uint64, share *float64) func(*selection.PairRequest) {
+		return func(r *selection.PairRequest) {
+			r.Conditional = &selection.Conditional{MaxUncachedTokens: tokens, MaxUncachedShare: share}
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(*selection.PairRequest)
+		want   selection.PairReason
+	}{
+		{"plain", func(*selection.PairRequest) {}, selection.Paired},
+		{"as many as the bound", conditional(new(uint64(4)), nil), selection.Paired},
+		{"fewer", conditional(new(uint64(5)), nil), selection.PrefillCached},
+		{"short", conditional(new(uint64(9)), nil), selection.PromptShort},
+		{"few, but a large share", conditional(new(uint64(9)), new(0.5)), selection.Paired},
+		{"few, and a small share", conditional(new(uint64(9)), new(0.6)), selection.PrefillCached},
+		{"a share alone", conditional(nil, new(0.6)), selection.PrefillCached},
+		{"no such worker", func(r *selection.PairRequest) { r.Prefill.HasAllowedWorkers = true }, selection.NoPrefillWorker},
+		{"taint missing", func(r *selection.PairRequest) { r.Prefill.RequiredTaints = []string{"x"} }, selection.NoPrefillWorker},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := w.SelectPair(t.Context(), askPair("r", prompt, tt.change))
+			if err != nil || got.Reason != tt.want || (got.Prefill != nil) != (tt.want == selection.Paired) {
+				t.Fatalf("got %+v, %v", got, err)
+			}
+			if tt.want != selection.Paired { // the decode rank computes what it has not
+				w.WantLoad("1/0: 0 0 0, 3/0: 4 2 1")
+			}
+			if err := w.Free("r"); err != nil {
+				t.Fatal(err)
+			}
+			w.WantLoad("1/0: 0 0 0, 3/0: 0 0 0")
+		})
+	}
+}
+
+// TestPairLinks: the sides have one revision, or none, and one transfer domain if both have one.
+func TestPairLinks(t *testing.T) {
+	const a, b = "a", "b"
+	set := func(p **string, v string) {
+		if v != "" {
+			*p = &v
+		}
+	}
+	type side struct{ revision, domain, place string }
+	for _, tt := range []struct {
+		prefill, decode side
+		linked          bool
+	}{
+		{side{}, side{}, true},
+		{side{revision: a}, side{revision: a}, true},
+		{side{revision: a}, side{revision: b}, false},
+		{side{revision: a}, side{}, false},
+		{side{domain: a}, side{}, true},
+		{side{domain: a}, side{domain: a}, true},
+		{side{domain: a}, side{domain: b}, false},
+		{side{domain: a, place: a}, side{domain: a, place: b}, false},
+		{side{domain: a, place: a}, side{domain: a, place: a}, true},
+		{side{domain: a, place: a}, side{domain: a}, true},
+	} {
+		t.Run(fmt.Sprint(tt.prefill, tt.decode), func(t *testing.T) {
+			w := servicetest.Start(t, servicetest.EventsOff)
+			put := func(id uint64, of string, s side) {
+				w.Put(servicetest.Record(id, 1, role(of), func(r *catalog.Record) {
+					set(&r.Revision, s.revision)
+					set(&r.KVTransferDomain, s.domain)
+					if s.place != "" {
+						r.TopologyDomains = map[string]string{s.domain: s.place}
+					}
+				}))
+			}
+			put(1, catalog.RolePrefill, tt.prefill)
+			put(3, catalog.RoleDecode, tt.decode)
+			got, err := w.SelectPair(t.Context(), askPair("", servicetest.Prompt(1, 8)))
+			if err != nil || (got.Reason == selection.Paired) != tt.linked || !tt.linked && got.Reason != selection.NoPrefillWorker {
+				t.Fatalf("got %+v, %v", got, err)
+			}
+		})
+	}
+}
+
+// TestPairRefused: a request that is refused leaves nothing booked.
+func TestPairRefused(t *testing.T) {
+	prompt := servicetest.Prompt(1, 8)
+	for _, tt := range []struct {
+		name   string
+		before func(*servicetest.World)
+		change func(*selection.PairRequest)
+		kind   contract.Kind
+	}{
+		{"the id is a reservation", func(w *servicetest.World) { w.Book("p", prompt) }, nil, contract.Conflict},
+		{"the id is a pair", func(w *servicetest.World) { _, _ = w.SelectPair(context.Background(), askPair("p", prompt)) }, nil, contract.Conflict},
+		{"a side's id is a reservation", func(w *servicetest.World) { w.Book("p.prefill", prompt) }, nil, contract.Conflict},
+		{"no decode worker", nil, func(r *selection.PairRequest) { r.HasAllowedWorkers = true }, contract.Unavailable},
+		{"id of a side", nil, func(r *selection.PairRequest) { r.ReservationID = new("p.decode") }, contract.BadRequest},
+		{"empty condition", nil, func(r *selection.PairRequest) { r.Conditional = new(selection.Conditional) }, contract.BadRequest},
+		{"pinned, not allowed", nil, func(r *selection.PairRequest) {
+			r.Prefill.Pinned, r.Prefill.HasAllowedWorkers = &catalog.Rank{Worker: 1}, true
+		}, contract.BadRequest},
+	} {
+		for _, d := range []contract.Version{contract.V13, contract.V16} {
+			t.Run(fmt.Sprint(tt.name, " ", d), func(t *testing.T) {
+				w := disaggregated(t)
+				if tt.before != nil {
+					tt.before(w)
+				}
+				load := w.LoadText()
+				_, err := w.SelectPair(t.Context(), askPair("p", prompt, func(r *selection.PairRequest) {
+					r.Dialect = d
+					if tt.change != nil {
+						tt.change(r)
+					}
+				}))
+				if err == nil || contract.KindOf(err) != tt.kind {
+					t.Fatalf("error %v", err)
+				}
+				w.WantLoad(load)
+			})
+		}
+	}
+}
+
+// TestPairIDs: while a pair lives nobody else books its id or that of a side, and its id is free
+// again afterwards.
+func TestPairIDs(t *testing.T) {
+	w := disaggregated(t)
+	prompt := servicetest.Prompt(1, 8)
+	for range 2 {
+		if _, err := w.SelectPair(t.Context(), askPair("p", prompt)); err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range []string{"p", "p.decode", "p.prefill"} {
+			req := servicetest.Ask(prompt)
+			req.ReservationID, req.IfExists = &id, selection.ReturnFirst
+			if _, err := w.Select(t.Context(), req, true); contract.KindOf(err) != contract.Conflict {
+				t.Errorf("%s: %v", id, err)
+			}
+		}
+		if err := w.Free("p"); err != nil {
+			t.Fatal(err)
+		}
+		w.WantLoad("1/0: 0 0 0, 2/0: 0 0 0, 3/0: 0 0 0, 4/0: 0 0 0")
+	}
+	// A plain reservation whose id looks like a side's is no side.
+	w.Book("q.decode", prompt)
+	servicetest.WantError(t, w.Free("q"), contract.NotFound, "reservation q not found")
+}
+
+// TestPairRepeated: a retry gets the first answer, and books nothing more.
+func TestPairRepeated(t *testing.T) {
+	w := disaggregated(t)
+	again := func(r *selection.PairRequest) { r.IfExists, r.Lease = selection.ReturnFirst, time.Minute }
+	first, err := w.SelectPair(t.Context(), askPair("p", servicetest.Prompt(1, 8), again))
+	if err != nil {
+		t.Fatal(err)
+	}
+	load := w.LoadText()
+	second, err := w.SelectPair(t.Context(), askPair("p", servicetest.Prompt(1, 8), again))
+	if err != nil || !second.Decode.Repeated || second.Decode.Rank != first.Decode.Rank || second.Prefill == nil || second.Prefill.Rank != first.Prefill.Rank ||
+		second.Reason != first.Reason || second.ID != "p" || !slices.Equal(second.Prefill.SequenceHashes, first.Prefill.SequenceHashes) {
+		t.Fatalf("got %+v, %v", second, err)
+	}
+	if _, err := w.SelectPair(t.Context(), askPair("p", servicetest.Prompt(2, 8), again)); contract.KindOf(err) != contract.Conflict {
+		t.Fatal("another prompt:", err)
+	}
+	w.WantLoad(load)
+	if err := w.Renew("p"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestPairsSpread: 200 pairs at a time are spread evenly on both sides. Each rank's share differs
+// from the mean by at most one.
+func TestPairsSpread(t *testing.T) {
+	w := servicetest.Start(t, servicetest.EventsOff)
+	const side, pairs = 4, 200
+	for i := range uint64(side) {
+		w.Put(servicetest.Record(1+i, 1, role(catalog.RolePrefill)))
+		w.Put(servicetest.Record(11+i, 1, role(catalog.RoleDecode)))
+	}
+	var all sync.WaitGroup
+	for i := range pairs {
+		all.Go(func() {
+			if _, err := w.SelectPair(context.Background(), askPair(fmt.Sprint(i), servicetest.Prompt(uint32(1000*i), 64))); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	want := []string{}
+	for i := range side {
+		want = append(want, fmt.Sprintf("%d/0: 3200 800 50", 1+i))
+	}
+	for i := range side {
+		want = append(want, fmt.Sprintf("%d/0: 0 800 50", 11+i))
+	}
+	w.WantLoad(strings.Join(want, ", "))
+	for i := range pairs {
+		if err := errors.Join(w.PrefillComplete(fmt.Sprint(i)), w.Free(fmt.Sprint(i))); err != nil {
+			t.Error(err)
+		}
+	}
+}
