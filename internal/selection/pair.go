@@ -149,6 +149,15 @@ func (p *prefillSide) begin(a *attempt, c *Constraints) (found bool) {
 	return p.scope.listEligible() == nil
 }
 
+// free returns the ranks that may prefill and are not overloaded.
+func (p *prefillSide) free(v *reservations.View) []catalog.Entry {
+	ranks, err := p.scope.dropOverloaded(v)
+	if err != nil {
+		return nil // all are overloaded
+	}
+	return ranks
+}
+
 // bookPair is book for a pair.
 func (a *attempt) bookPair() error {
 	p, req := a.pair, &a.request
@@ -243,9 +252,9 @@ func (a *attempt) chooseAlone(ranks []catalog.Entry, i int, excluded *catalog.Ra
 // them can work together.
 func (a *attempt) chooseTwo(ranks []catalog.Entry, v *reservations.View) (done bool, err error) {
 	p, c := a.pair, &a.choice
-	prefillers, err := p.prefill.scope.dropOverloaded(v)
-	if err != nil {
-		return false, nil // all are overloaded
+	prefillers := p.prefill.free(v)
+	if len(prefillers) == 0 {
+		return false, nil
 	}
 	first := &p.prefill.choice
 	first.score(prefillers, v)

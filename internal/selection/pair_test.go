@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/select-service/select-service/internal/node"
@@ -287,5 +289,110 @@ func TestPairsSpread(t *testing.T) {
 		if err := errors.Join(w.PrefillComplete(fmt.Sprint(i)), w.Free(fmt.Sprint(i))); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// requests sums the requests of all ranks in a text of loads.
+func requests(loads string) (sum int) {
+	for _, rank := range strings.Split(loads, ", ") {
+		var n int
+		_, _ = fmt.Sscan(rank[strings.LastIndex(rank, " "):], &n)
+		sum += n
+	}
+	return sum
+}
+
+// TestPairFaults: whatever happens to a request for a pair, both of its sides are booked or none, and
+// in the end no load is left at any replica. Faults are callers that go away, also while they wait in
+// the queue, full queues, overloaded and missing workers, ids in use, the end of leases, lost calls,
+// and replicas between which messages are lost for a while.
+func TestPairFaults(t *testing.T) {
+	for seed := range uint64(8) {
+		synctest.Test(t, func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, 7))
+			m := servicetest.NewMesh()
+			limits := []func(*node.Config){servicetest.EventsOff, func(*node.Config) {}}
+			if seed%2 == 0 {
+				limits[1] = servicetest.Queueing(0.5)
+			}
+			worlds := []*servicetest.World{m.Start(t, "a", limits...), m.Start(t, "b", limits...)}
+			m.Connect(t, "a", "b")
+			put := func(w *servicetest.World, id uint64) {
+				of := catalog.RolePrefill
+				if id > 2 {
+					of = catalog.RoleDecode
+				}
+				w.Put(servicetest.Record(id, 1, role(of), func(r *catalog.Record) { r.MaxNumBatchedTokens, r.TotalKVBlocks = new(uint64(64)), new(uint64(40)) }))
+			}
+			for _, w := range worlds {
+				for id := range uint64(4) {
+					put(w, id+1)
+				}
+			}
+			waiting, leave := context.WithCancel(t.Context())
+			var calls sync.WaitGroup
+			for range 150 {
+				w, id := worlds[rnd.IntN(2)], fmt.Sprint(rnd.IntN(10))
+				switch rnd.IntN(10) {
+				default:
+					req := askPair(id, servicetest.Prompt(uint32(100*rnd.IntN(4)), 1+rnd.IntN(60)), func(r *selection.PairRequest) {
+						r.Lease, r.Dialect = time.Duration(1+rnd.IntN(9))*time.Second, contract.Version(rnd.IntN(2))
+						if rnd.IntN(3) == 0 {
+							r.IfExists = selection.ReturnFirst
+						}
+						if rnd.IntN(4) == 0 {
+							r.Conditional = &selection.Conditional{MaxUncachedTokens: new(uint64(rnd.IntN(40)))}
+						}
+					})
+					before := w.LoadText()
+					ctx, cancel := context.WithCancel(t.Context())
+					done := make(chan error, 1)
+					var pair selection.Pair
+					calls.Go(func() {
+						var err error
+						pair, err = w.SelectPair(ctx, req)
+						done <- err
+					})
+					synctest.Wait()
+					if rnd.IntN(3) == 0 { // the caller goes away, perhaps while it waits
+						cancel()
+					}
+					synctest.Wait()
+					select {
+					case err := <-done:
+						// Where none wait, a refusal ends what was overdue and books nothing.
+						if after := w.LoadText(); err != nil && seed%2 == 1 && requests(after) > requests(before) {
+							t.Errorf("seed %d: refused with %v, but the loads were %s and are %s", seed, err, before, after)
+						}
+						if err == nil && (pair.Prefill == nil) == (pair.Reason == selection.Paired) {
+							t.Errorf("seed %d: half a pair: %+v", seed, pair)
+						}
+					default: // it waits: its answer comes to nobody
+					}
+					context.AfterFunc(waiting, cancel)
+				case 0, 1:
+					_ = w.PrefillComplete(id)
+				case 2, 3:
+					_ = w.Free(id)
+				case 4:
+					_ = w.OutputBlock(id, nil)
+				case 5:
+					time.Sleep(time.Duration(rnd.IntN(3000)) * time.Millisecond)
+				case 6:
+					worker := 1 + rnd.Uint64N(4)
+					w.Remove(worker)
+					if rnd.IntN(2) == 0 {
+						time.Sleep(time.Second)
+					}
+					put(w, worker)
+				}
+			}
+			leave()
+			calls.Wait()
+			time.Sleep(time.Minute) // beyond all leases, and what replicas wait longer
+			for _, w := range worlds {
+				w.WantLoad("1/0: 0 0 0, 2/0: 0 0 0, 3/0: 0 0 0, 4/0: 0 0 0")
+			}
+		})
 	}
 }
