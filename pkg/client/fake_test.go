@@ -146,7 +146,7 @@ func (f *fake) act(w http.ResponseWriter, r *http.Request) {
 	path := strings.TrimPrefix(r.URL.EscapedPath(), "/v1.6/")
 	parts := strings.Split(path, "/")
 	switch {
-	case path == "select_and_reserve" || path == "reservations":
+	case path == "select_and_reserve" || path == "select_pair" || path == "reservations":
 		f.book(w, body)
 	case path == "select_batch":
 		_, _ = io.WriteString(w, `{"results":[{"status":200,"body":{"worker_id":1}},{"status":503,"body":{"error":"busy","message":"all busy","type":"service_unavailable","code":503},"retry_after":"2"}]}`)

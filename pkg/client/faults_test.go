@@ -30,6 +30,10 @@ var operations = []struct {
 		_, err := c.SelectAndReserve(ctx, client.SelectRequest{Prompt: tokens})
 		return err
 	}},
+	{name: "select_pair", book: true, call: func(ctx context.Context, c *client.Client) error {
+		_, err := c.SelectPair(ctx, client.PairRequest{Prompt: tokens})
+		return err
+	}},
 	{name: "lease", book: true, call: func(ctx context.Context, c *client.Client) error {
 		_, err := c.Lease(ctx, client.SelectRequest{Prompt: tokens})
 		return err
@@ -120,7 +124,7 @@ func TestFaults(t *testing.T) {
 				if op.name == "free" && again {
 					want = 0
 				}
-				if op.name == "select_and_reserve" && again { // it is not the client's to free
+				if (op.name == "select_and_reserve" || op.name == "select_pair") && again { // it is not the client's to free
 					want = 2
 				}
 				if n := s.booked(); n != want {

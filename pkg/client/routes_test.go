@@ -39,6 +39,9 @@ var routes = map[string]func(ctx context.Context, c *client.Client) error{
 	"selectAndReserve": func(ctx context.Context, c *client.Client) error {
 		return only(c.SelectAndReserve(ctx, client.SelectRequest{ID: "r"}))
 	},
+	"selectPair": func(ctx context.Context, c *client.Client) error {
+		return only(c.SelectPair(ctx, client.PairRequest{ID: "r"}))
+	},
 	"reserve": func(ctx context.Context, c *client.Client) error {
 		return only(c.Reserve(ctx, client.ReserveRequest{ID: "r"}))
 	},

@@ -49,6 +49,34 @@ func (c *Client) selectAndReserve(ctx context.Context, req SelectRequest, lease 
 	return c.book(ctx, k, req.ID, made, lease)
 }
 
+// SelectPair chooses a worker that prefills and one that decodes, and books both in one step, or
+// neither. PrefillComplete, OutputBlock and Free with the answer's ID act on both reservations. The
+// caller has to call Free; a call that fails is treated as one of SelectAndReserve.
+func (c *Client) SelectPair(ctx context.Context, req PairRequest) (Pair, error) {
+	made := req.ID == ""
+	if made {
+		req.ID = uuid.NewString()
+	}
+	body := struct {
+		PairRequest
+		IfExists string `json:"if_exists"`
+	}{req, returnFirst}
+	k := call{method: http.MethodPost, path: "/select_pair", class: req.PolicyClass, body: &body, prompt: &body.Prompt, repeatable: true}
+	var answer Pair
+	err := c.bookAs(ctx, req.ID, made, nil, func(ctx context.Context) error {
+		err := c.do(ctx, k, &answer)
+		if err == nil {
+			of := Selection{ID: answer.ID}
+			err = of.fault(k, req.ID, made, false)
+		}
+		return err
+	})
+	if err != nil {
+		return Pair{}, err
+	}
+	return answer, nil
+}
+
 // Reserve books a prompt on a rank that the caller chose, or what Select chose
 // under the same ID. The reservation has to be freed; see SelectAndReserve.
 func (c *Client) Reserve(ctx context.Context, req ReserveRequest) (Reservation, error) {
@@ -88,14 +116,33 @@ func (c *Client) bookingOptions(lease *Lease) bookingOptions {
 	return b
 }
 
-// book sends a call that books, after the earlier calls about its id are done. If it
-// fails and may have booked, the reservation is freed in the background, and later calls
-// about the id wait for that. made: the client made the id, so that a reservation with it
-// can only be this one. A lease gets the reservation before the next call about the id is
-// sent.
+// book sends a call that books a reservation, as bookAs does. A lease gets the reservation before
+// the next call about the id is sent.
 func (c *Client) book(ctx context.Context, k call, id string, made bool, lease *Lease) (Selection, error) {
+	var answer Selection
+	err := c.bookAs(ctx, id, made, lease, func(ctx context.Context) error {
+		err := c.do(ctx, k, &answer)
+		if err == nil {
+			err = answer.fault(k, id, made, lease != nil)
+		}
+		if err == nil && lease != nil {
+			lease.attach(answer)
+		}
+		return err
+	})
+	if err != nil {
+		return Selection{}, err
+	}
+	return answer, nil
+}
+
+// bookAs runs send, which sends a call that books, after the earlier calls about its id are done. If
+// it fails and may have booked, the reservation is freed in the background, and later calls
+// about the id wait for that. made: the client made the id, so that a reservation with it
+// can only be this one.
+func (c *Client) bookAs(ctx context.Context, id string, made bool, lease *Lease, send func(context.Context) error) error {
 	if !c.beginTask() {
-		return Selection{}, ErrClosed
+		return ErrClosed
 	}
 	sending, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -103,26 +150,22 @@ func (c *Client) book(ctx context.Context, k call, id string, made bool, lease *
 	release, err := c.order.acquire(sending, id)
 	if err != nil {
 		c.tasks.Done()
-		return Selection{}, c.interrupted(ctx, err)
+		return c.interrupted(ctx, err)
 	}
 	over := func() {
 		release()
 		c.tasks.Done()
 	}
-	var answer Selection
 	if lease != nil && c.leaseOf(id) != nil {
 		err = fmt.Errorf("%w: this client has a lease of reservation %s that has not ended", ErrConflict, id)
-	} else if err = c.do(sending, k, &answer); err == nil {
-		err = answer.fault(k, id, made, lease != nil)
+	} else {
+		err = send(sending)
 	}
 	switch {
 	case err == nil:
 		c.order.markBooked(id)
-		if lease != nil {
-			lease.attach(answer)
-		}
 		over()
-		return answer, nil
+		return nil
 	case maybeBooked(err, made) && !c.hasLease(id):
 		go func() {
 			defer over()
@@ -131,7 +174,7 @@ func (c *Client) book(ctx context.Context, k call, id string, made bool, lease *
 	default:
 		over()
 	}
-	return Selection{}, c.interrupted(ctx, err)
+	return c.interrupted(ctx, err)
 }
 
 // fault returns what is wrong with the answer of a call that books. A LostError is an

@@ -124,6 +124,53 @@ type Selection struct {
 	LocalDPRank uint32 `json:"local_dp_rank"`
 }
 
+// PairRequest asks for a worker that prefills and one that decodes.
+type PairRequest struct {
+	Model        string `json:"model_name,omitempty"`
+	RoutingGroup string `json:"routing_group,omitempty"` // the tenant
+	ID           string `json:"selection_id,omitempty"`  // of the pair; empty: the call makes one
+	Prompt
+	Override *Override `json:"router_config_override,omitempty"`
+
+	Prefill PairSide `json:"prefill,omitzero"` // where the prefill may go
+	Decode  PairSide `json:"decode,omitzero"`
+	// Conditional, if not nil, says which prompts the worker that decodes prefills itself.
+	Conditional *Conditional `json:"conditional,omitempty"`
+
+	ExpectedOutputTokens *uint32 `json:"expected_output_tokens,omitempty"`
+	PriorityJump         float64 `json:"priority_jump,omitempty"` // this and the next field as in SelectRequest
+	StrictPriority       uint32  `json:"strict_priority,omitempty"`
+	Session              string  `json:"session_id,omitempty"` // of the side that decodes
+	PolicyClass          string  `json:"-"`                    // as in SelectRequest
+	Explain              bool    `json:"explain,omitempty"`    // asks for the Explanation of both sides
+	LeaseSeconds         float64 `json:"lease_seconds,omitempty"`
+}
+
+// PairSide restricts one side of a pair, as the fields of these names do in a SelectRequest.
+type PairSide struct {
+	Pinned         *Rank        `json:"pinned_worker,omitempty"`
+	AllowedWorkers []uint64     `json:"allowed_worker_ids,omitzero"`
+	Constraints    *Constraints `json:"routing_constraints,omitempty"`
+}
+
+// Conditional are bounds, as far as they are given. The worker that decodes prefills if it has to
+// compute fewer tokens of the prompt, and a smaller share of it.
+type Conditional struct {
+	MaxUncachedTokens *uint64  `json:"max_uncached_tokens,omitempty"`
+	MaxUncachedShare  *float64 `json:"max_uncached_share,omitempty"` // 0 to 1
+}
+
+// Pair is what was chosen and booked for a PairRequest.
+type Pair struct {
+	ID      string     `json:"selection_id"` // by which calls mean both reservations
+	Decode  Selection  `json:"decode"`
+	Prefill *Selection `json:"prefill"` // nil: the worker that decodes prefills
+	// Reason is pair, or why there is no Prefill: cached, short or no_prefill_worker. It is empty in
+	// an answer that is repeated by a replica that does not know it.
+	Reason       string  `json:"reason"`
+	LeaseSeconds float64 `json:"lease_seconds"` // of both; 0: no lease
+}
+
 // Overlap is what the chosen worker has cached of the prompt, in tokens. Each tier
 // includes those above it.
 type Overlap struct {

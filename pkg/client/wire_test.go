@@ -57,6 +57,19 @@ func TestBodies(t *testing.T) {
 			})
 			return err
 		}},
+		{"all of a pair", `{"model_name":"m","routing_group":"g","selection_id":"i","token_ids":[1],"router_config_override":{"track_prefill_tokens":false},
+			"prefill":{"pinned_worker":{"worker_id":1,"dp_rank":2}},"decode":{"allowed_worker_ids":[],"routing_constraints":{"required_taints":["a"]}},
+			"conditional":{"max_uncached_tokens":2048,"max_uncached_share":0},"expected_output_tokens":0,"priority_jump":1.5,"strict_priority":1,
+			"session_id":"z","explain":true,"lease_seconds":2,"if_exists":"return"}`, func(c *client.Client) error {
+			_, err := c.SelectPair(ctx, client.PairRequest{
+				Model: "m", RoutingGroup: "g", ID: "i", Prompt: client.Prompt{TokenIDs: []uint32{1}}, Override: &client.Override{TrackPrefill: new(false)},
+				Prefill:              client.PairSide{Pinned: &client.Rank{Worker: 1, DPRank: 2}},
+				Decode:               client.PairSide{AllowedWorkers: []uint64{}, Constraints: &client.Constraints{Required: []string{"a"}}},
+				Conditional:          &client.Conditional{MaxUncachedTokens: new(uint64(2048)), MaxUncachedShare: new(0.0)},
+				ExpectedOutputTokens: new(uint32(0)), PriorityJump: 1.5, StrictPriority: 1, Session: "z", PolicyClass: "latency", Explain: true, LeaseSeconds: 2,
+			})
+			return err
+		}},
 		{"lease", `{"selection_id":"i","token_ids":[1],"if_exists":"return","lease_seconds":30}`, func(c *client.Client) error {
 			_, err := c.Lease(ctx, client.SelectRequest{ID: "i", Prompt: client.Prompt{TokenIDs: []uint32{1}}})
 			return err

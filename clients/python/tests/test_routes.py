@@ -177,6 +177,33 @@ def test_reservations(make: MakeClient, fleet: Server, dialect: str) -> None:
     assert fleet.is_idle()
 
 
+def test_pair(make: MakeClient, fleet: Server, dialect: str) -> None:
+    client = make(fleet.url, dialect=dialect)
+    engine: dict[str, Any] = {"model_name": "p", "endpoint": "http://e", "block_size": 4, "kv_events": False}
+    client.put_worker(worker_id=1, role="prefill", **engine)
+    client.put_worker(worker_id=2, role="decode", **engine)
+    name = "reservation_id" if dialect == "1.3" else "selection_id"
+    pair: dict[str, Any] = client.select_pair(
+        model_name="p",
+        token_ids=[1, 2, 3, 4],
+        prefill={"allowed_worker_ids": [1]},
+        conditional={"max_uncached_tokens": 2},
+        lease_seconds=9,
+    )
+    assert pair["reason"] == "pair"
+    assert pair["prefill"]["worker_id"] == 1
+    assert pair["decode"][name] == pair[name] + ".decode"
+    client.prefill_complete(pair[name])
+    client.renew(pair[name])
+    with pytest.raises(NotFound):
+        client.free(pair[name] + ".prefill")
+    client.free(pair[name])
+    with pytest.raises(NotFound):
+        client.free(pair[name])
+    for worker in (1, 2):
+        client.delete_worker(worker)
+
+
 def test_kept_selection(make: MakeClient, fleet: Server) -> None:
     client = make(fleet.url)
     client.select(selection_id="kept", token_ids=[1, 2, 3, 4])

@@ -33,12 +33,13 @@ _RESCUE_TIME = 5.0
 OVERTAKE = 2.5
 
 # The selections, which may wait in the server's queue.
-_QUEUED = ("/select", "/select_and_reserve", "/select_batch")
+_QUEUED = ("/select", "/select_and_reserve", "/select_pair", "/select_batch")
 
 # The calls about a prompt, which is long: sent in msgpack.
 _PROMPTS = (
     "/select",
     "/select_and_reserve",
+    "/select_pair",
     "/reservations",
     "/overlap_scores",
     "/potential_loads",
@@ -424,6 +425,6 @@ def _id(booking: Any) -> str:
 
 def _booking(answer: Answer) -> Any:
     value = answer.value()
-    if not isinstance(value, dict) or "worker_id" not in value:
+    if not isinstance(value, dict) or not ("worker_id" in value or "decode" in value):
         raise UnexpectedAnswer(f"the answer is no booking: {value!r:.200}")
     return value

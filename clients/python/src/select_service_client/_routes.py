@@ -17,6 +17,8 @@ from ._types import (
     Explanation,
     LoadReport,
     OverlapScores,
+    Pair,
+    PairRequest,
     PromptRequest,
     RankLoad,
     Readiness,
@@ -196,6 +198,17 @@ class SelectionRoutes(Caller):
         core = self._core
         body, headers = split_headers(core.with_id(request))
         return _first(core.book("/select_and_reserve", body, headers))
+
+    @operation
+    def select_pair(self, **request: Unpack[PairRequest]) -> Plan[Pair]:
+        """Chooses a worker that prefills and one that decodes, and books both, or neither.
+
+        prefill_complete, output_block, renew and free with the id of the pair act on
+        both bookings. Whoever calls this has to free the pair.
+        """
+        core = self._core
+        body, headers = split_headers(core.with_id(request))
+        return _first(core.book("/select_pair", body, headers))
 
     @operation
     def explain(self, **request: Unpack[SelectRequest]) -> Plan[Explanation]:

@@ -275,6 +275,39 @@ class BookRequest(SelectRequest, total=False):
     if_exists: Literal["error", "return"]
 
 
+class PairSide(TypedDict, total=False):
+    """Where one side of a pair may go."""
+
+    pinned_worker: Rank | None
+    allowed_worker_ids: Iterable[int] | None
+    routing_constraints: Mapping[str, Any]
+
+
+class Conditional(TypedDict, total=False):
+    """Bounds below which the worker that decodes prefills, too."""
+
+    max_uncached_tokens: int | None
+    max_uncached_share: float | None
+
+
+class PairRequest(PromptRequest, total=False):
+    """A prompt to place on a worker that prefills and one that decodes."""
+
+    selection_id: str | None
+    reservation_id: str | None
+    session_id: str | None
+    expected_output_tokens: int | None
+    priority_jump: float | None
+    strict_priority: int | None
+    policy_class: str
+    explain: bool
+    prefill: PairSide | None
+    decode: PairSide | None
+    conditional: Conditional | None
+    lease_seconds: float | None
+    if_exists: Literal["error", "return"]
+
+
 class ReserveRequest(PromptRequest, total=False):
     """A prompt to book on a rank of the caller's choice, or a kept selection."""
 
@@ -372,6 +405,17 @@ class Selection(Reservation, total=False):
     explanation: Explanation
     rank_header: Literal["local", "global", "none"]
     local_dp_rank: int
+
+
+class Pair(TypedDict, total=False):
+    """Two workers for one request; calls with the id of the pair act on both bookings."""
+
+    reservation_id: str
+    selection_id: str
+    reason: Literal["pair", "cached", "short", "no_prefill_worker"]
+    decode: Selection
+    prefill: Selection | None
+    lease_seconds: float
 
 
 class ForeignLoad(TypedDict):
