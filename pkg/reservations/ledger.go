@@ -246,7 +246,7 @@ func (l *Ledger) RemoveRank(sc catalog.Scope, slot uint32) (freed int) {
 
 // Book runs choose on the current loads of the scope and books its answer, as
 // one step: no other Book in the scope comes between. choose runs under the
-// scope's lock (a second time if the id belonged to a reservation whose time is
+// scope's lock (again if the id belonged to a reservation whose time is
 // over). It must not block or call the ledger, and must not keep the View. Its
 // error is returned unchanged. Book fails with *ExistsError if a live reservation
 // has req.ID (see Request), with ErrUnknownRank if the answer names a rank that
@@ -263,8 +263,8 @@ func (l *Ledger) Book(sc catalog.Scope, req Request, choose func(*View) (Placeme
 		return Placement{}, ErrUnknownRank
 	}
 	p, holder, err := s.book(req, choose)
-	if holder != nil && holder.endIfOverdue() {
-		p, _, err = s.book(req, choose)
+	for holder != nil && holder.endIfOverdue() { // the sides of a pair are two holders
+		p, holder, err = s.book(req, choose)
 	}
 	return p, err
 }

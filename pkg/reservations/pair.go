@@ -51,8 +51,8 @@ func (l *Ledger) BookPair(sc catalog.Scope, req Request, choose func(*View) (Pai
 		return ErrUnknownRank
 	}
 	holder, err := s.bookPair(&req, choose)
-	if holder != nil && holder.endIfOverdue() {
-		_, err = s.bookPair(&req, choose)
+	for holder != nil && holder.endIfOverdue() {
+		holder, err = s.bookPair(&req, choose)
 	}
 	return err
 }

@@ -114,3 +114,28 @@ func TestPairAllOrNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestPairOverdue: the id of a pair whose time is over can be booked in another scope, where nothing has
+// ended its sides yet, as a pair and as one reservation.
+func TestPairOverdue(t *testing.T) {
+	l, clock := withRanks(2, nil)
+	other := catalog.Scope{Model: "other"}
+	l.PutRank(other, 0, catalog.Rank{})
+	l.PutRank(other, 1, catalog.Rank{Worker: 1})
+	book := func(sc catalog.Scope) error {
+		return l.BookPair(sc, Request{ID: "p", Lease: time.Second}, func(*View) (PairPlacement, error) {
+			return PairPlacement{Decode: Side{Placement: Placement{Slot: 1, Rank: catalog.Rank{Worker: 1}}}, Prefill: new(Side)}, nil
+		})
+	}
+	for range 2 {
+		for _, sc := range []catalog.Scope{testScope, other} {
+			if err := book(sc); err != nil {
+				t.Fatal(err)
+			}
+			clock.advance(2 * time.Second)
+		}
+	}
+	if _, err := l.Book(testScope, Request{ID: "p"}, leastLoaded); err != nil {
+		t.Fatal(err)
+	}
+}
