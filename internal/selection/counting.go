@@ -65,6 +65,9 @@ func (a *attempt) countEnded(err error) {
 	}
 	if err == nil && o != counts.Repeated {
 		countChoice(a.prefills(), m)
+		if a.pair != nil {
+			m.Paired(a.pair.result.Reason.counted())
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
@@ -51,6 +52,20 @@ const (
 	PromptShort     PairReason = "short"
 	NoPrefillWorker PairReason = "no_prefill_worker"
 )
+
+// counted returns the reason as it is counted.
+func (r PairReason) counted() counts.PairReason {
+	switch r {
+	case PrefillCached:
+		return counts.PrefillCached
+	case PromptShort:
+		return counts.PromptShort
+	case NoPrefillWorker:
+		return counts.NoPrefillWorker
+	case Paired:
+	}
+	return counts.Paired
+}
 
 // Pair is the answer to a PairRequest.
 type Pair struct {

@@ -122,6 +122,11 @@ func TestPairReasons(t *testing.T) {
 			w.WantLoad("1/0: 0 0 0, 3/0: 0 0 0")
 		})
 	}
+	for reason, want := range map[selection.PairReason]float64{selection.Paired: 3, selection.PrefillCached: 3, selection.PromptShort: 1, selection.NoPrefillWorker: 2} {
+		if n := servicetest.Sum(w.Metrics()["pairs_total"], string(reason)); n != want {
+			t.Errorf("%s: counted %v times, want %v", reason, n, want)
+		}
+	}
 }
 
 // TestPairLinks: the sides have one revision, or none, and one transfer domain if both have one.

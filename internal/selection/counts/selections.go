@@ -35,6 +35,7 @@ var (
 	overlapForegone = Families.Histogram("selection_overlap_foregone_blocks", "Blocks of the prompt that the chosen rank had cached fewer than the eligible rank with the most, overloaded workers included.", "model_name")
 	costSpread      = Families.Histogram("selection_cost_spread_blocks", "Highest cost less lowest cost among the ranks that were compared, in blocks.", "model_name")
 	namesIgnored    = Families.Counter("session_names_ignored_total", "Names of sessions, and of the sessions that have started them, that were not used, by why: too_long (256 bytes), control_character, or reserved (they begin with one, as names of the service's own do).", "reason")
+	pairsTotal      = Families.Counter("pairs_total", "Answers of select_pair, by what they are: `pair` is two ranks, with the other reasons the rank that decodes prefills. Models without any have no series.", "model_name", "reason")
 	queueWait       = Families.Histogram("queue_wait_seconds", "Time in the wait queue of the selections that had to wait, however they ended.", "model_name")
 )
 
@@ -57,6 +58,23 @@ func RouteOf(reserve bool) Route {
 		return RouteReserve
 	}
 	return RouteSelect
+}
+
+// PairReason is what an answer to a request for a pair is, as a label.
+type PairReason uint8
+
+// The reasons, see selection.PairReason.
+const (
+	Paired PairReason = iota
+	PrefillCached
+	PromptShort
+	NoPrefillWorker
+	numPairReasons = int(iota)
+)
+
+// String gives the reason's label.
+func (r PairReason) String() string {
+	return [numPairReasons]string{"pair", "cached", "short", "no_prefill_worker"}[r]
 }
 
 // Outcome is how a selection ended.
@@ -143,6 +161,7 @@ type ModelSelections struct {
 	issued, rejected [numRoutes]atomic.Uint64
 	queued           [numRoutes]atomic.Int64 // requests waiting now
 	causes           [NumCauses]atomic.Uint64
+	pairs            [numPairReasons]atomic.Uint64
 
 	// Of answered selections:
 
@@ -203,6 +222,25 @@ func (m *ModelSelections) Chosen(cached, most, blocks uint64, spread float64) {
 	}
 }
 
+// Paired counts the answer to a request for a pair.
+func (m *ModelSelections) Paired(r PairReason) { m.pairs[r].Add(1) }
+
+// sendPairs sends the counts of pairs, if there are any.
+func (m *ModelSelections) sendPairs(ch chan<- prometheus.Metric, model string) {
+	var counts [numPairReasons]uint64
+	some := false
+	for r := range m.pairs {
+		counts[r] = m.pairs[r].Load()
+		some = some || counts[r] > 0
+	}
+	if !some {
+		return
+	}
+	for r, n := range counts {
+		metrics.Send(ch, pairsTotal, n, model, PairReason(r).String())
+	}
+}
+
 // send sends the series of a model. Histograms of the others are left out while they are empty,
 // as they nearly always are: they have values only when there are too many models.
 func (m *ModelSelections) send(ch chan<- prometheus.Metric, model string) {
@@ -224,6 +262,7 @@ func (m *ModelSelections) send(ch chan<- prometheus.Metric, model string) {
 	for c := range m.causes {
 		metrics.Send(ch, rejectionsTotal, m.causes[c].Load(), model, CauseLabel(c))
 	}
+	m.sendPairs(ch, model)
 	for _, h := range []struct {
 		metrics.Family
 		*metrics.Histogram
