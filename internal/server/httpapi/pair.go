@@ -8,12 +8,15 @@ import (
 	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/identity"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // pairSelector chooses pairs of workers. It must not keep the request after the call.
 type pairSelector interface {
 	SelectPair(ctx context.Context, req *selection.PairRequest) (selection.Pair, error)
+	// CountIgnored is as in workerSelector.
+	CountIgnored(identity.Faults)
 }
 
 type pairRoutes struct {
@@ -34,7 +37,9 @@ func (r pairRoutes) selectPair(c request, b *pairBody, out []byte) (int, []byte,
 		return 0, nil, err
 	}
 	req.PolicyClass = strings.TrimSpace(c.Request.Header.Get(policyHeader))
-	req.Session = b.session.name()
+	if ignored := b.session.fill(&req.SelectRequest); ignored != 0 {
+		r.svc.CountIgnored(ignored)
+	}
 	req.Dialect = contract.Version(r.d)
 	req.Trace = c.span
 	pair, err := r.svc.SelectPair(c.Request.Context(), req)
