@@ -19,9 +19,9 @@ import (
 var (
 	whole     = flag.Bool("whole", false, "play all rules on all workloads, and print the tables")
 	onlyRules = flag.String("rules", "", "of these rules (a list)")
-	onlyLoads = flag.String("workloads", "", "of these workloads (a list)")
+	onlyLoads = flag.String("workloads", "", "of these workloads (a list of chats, agents, mooncake, agentic)")
 	firstSeed = flag.Uint64("seed", 11, "first of the three seeds; rules are tuned on seeds below 11")
-	length    = flag.Int("requests", 4000, "of a play")
+	length    = flag.Int("requests", 12000, "of a play; with fewer, sessions begin within a shorter time than they last")
 	mooncake  = flag.String("mooncake", "", "file with Mooncake's conversation trace")
 	agentic   = flag.String("agentic", "", "file with a trace of agents, see make traces-agents")
 )
@@ -57,6 +57,9 @@ func equal(engines, blocks int) Fleet {
 func TestWhole(t *testing.T) {
 	if !*whole {
 		t.Skip("only with -whole")
+	}
+	if err := checkChoice(); err != nil {
+		t.Fatal(err)
 	}
 	all := workloads(t)
 	results := make(map[cell]*figures)
@@ -186,6 +189,62 @@ func contestants() []contestant {
 	})
 }
 
+// kinds are the workloads that -workloads may name. A trace needs its file.
+func kinds() []string {
+	all := []string{"chats", "agents"}
+	if *mooncake != "" {
+		all = append(all, "mooncake")
+	}
+	if *agentic != "" {
+		all = append(all, "agentic")
+	}
+	return all
+}
+
+// checkNames returns an error if a list names what there is not.
+func checkNames(list string, known []string) error {
+	if list == "" {
+		return nil
+	}
+	for _, name := range strings.Split(list, ",") {
+		if !slices.Contains(known, name) {
+			return fmt.Errorf("%q is none of %s", name, strings.Join(known, ","))
+		}
+	}
+	return nil
+}
+
+// checkChoice returns an error if -rules or -workloads names what there is not.
+func checkChoice() error {
+	var names []string
+	for _, r := range rules {
+		names = append(names, r.name)
+	}
+	if err := checkNames(*onlyRules, names); err != nil {
+		return fmt.Errorf("-rules: %w", err)
+	}
+	if err := checkNames(*onlyLoads, kinds()); err != nil {
+		return fmt.Errorf("-workloads: %w (mooncake needs -mooncake FILE, agentic -agentic FILE)", err)
+	}
+	return nil
+}
+
+// TestNames proves that a name that chooses nothing is an error that says what there is.
+func TestNames(t *testing.T) {
+	known := []string{"chats", "agents"}
+	for list, want := range map[string]string{
+		"": "", "chats": "", "agents,chats": "",
+		"mooncake": `"mooncake" is none of chats,agents`, "chats,": `"" is none of chats,agents`,
+	} {
+		if err := checkNames(list, known); (err == nil) != (want == "") || err != nil && err.Error() != want {
+			t.Errorf("%q: %v, not %q", list, err, want)
+		}
+	}
+	if err := checkChoice(); err != nil {
+		t.Error(err)
+	}
+}
+
 // load is a workload with several seeds.
 type load struct {
 	name   string
@@ -194,25 +253,27 @@ type load struct {
 }
 
 func workloads(t *testing.T) (all []load) {
-	add := func(name string, blocks int, seeds ...[]workload.Request) {
-		if *onlyLoads == "" || slices.Contains(strings.Split(*onlyLoads, ","), name) {
-			all = append(all, load{name, seeds, blocks})
+	asked := func(kind string) bool {
+		return slices.Contains(kinds(), kind) && (*onlyLoads == "" || slices.Contains(strings.Split(*onlyLoads, ","), kind))
+	}
+	if asked("chats") {
+		chats := load{name: "chats", blocks: 8192}
+		for seed := range uint64(3) {
+			chats.seeds = append(chats.seeds, workload.DefaultChats().Generate(*firstSeed+seed, *length))
+		}
+		all = append(all, chats)
+	}
+	if asked("agents") {
+		for seed := *firstSeed; seed < *firstSeed+3; seed++ {
+			requests := workload.DefaultAgents().Generate(seed, *length)
+			all = append(all, load{fmt.Sprintf("agents, seed %d", seed), [][]workload.Request{requests}, 8192})
 		}
 	}
-	var chats, agents [][]workload.Request
-	for seed := range uint64(3) {
-		chats = append(chats, workload.DefaultChats().Generate(*firstSeed+seed, *length))
-		agents = append(agents, workload.DefaultAgents().Generate(*firstSeed+seed, *length))
+	if asked("mooncake") {
+		all = append(all, load{"Mooncake's conversations", [][]workload.Request{read(t, *mooncake)}, 16384})
 	}
-	add("chats", 8192, chats...)
-	for i := range agents {
-		add(fmt.Sprintf("agents, seed %d", *firstSeed+uint64(i)), 8192, agents[i])
-	}
-	if *mooncake != "" {
-		add("Mooncake's conversations", 16384, read(t, *mooncake))
-	}
-	if *agentic != "" {
-		add("agentic code", 16384, workload.Start(read(t, *agentic), 1, *firstSeed))
+	if asked("agentic") {
+		all = append(all, load{"agentic code", [][]workload.Request{workload.Start(read(t, *agentic), 1, *firstSeed)}, 16384})
 	}
 	return all
 }

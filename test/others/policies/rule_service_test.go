@@ -9,9 +9,14 @@ import (
 )
 
 // service plays the service itself, with a policy; "": the built-in one.
-func service(policy string) func(*world) Rule {
+func service(policy string) func(*world) Rule { return drawing(policy, 1) }
+
+// otherDraws is predicted-ttft where equal costs are drawn by another seed: how far it is from the first row is chance.
+func otherDraws(w *world) Rule { return drawing("predicted-ttft", 2)(w) }
+
+func drawing(policy string, seed uint64) func(*world) Rule {
 	return func(w *world) Rule {
-		change := []func(*node.Config){func(c *node.Config) { c.Selection.Random = servicetest.Random(1, 0x5e1ec7) }}
+		change := []func(*node.Config){func(c *node.Config) { c.Selection.Random = servicetest.Random(seed, 0x5e1ec7) }}
 		if policy != "" {
 			change = append(change, servicetest.Policy(w.t, policy, ""))
 		}
