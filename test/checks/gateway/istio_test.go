@@ -374,10 +374,10 @@ func (m *mesh) sum(name string) (sum int) {
 }
 
 const (
-	bookedTotal   = `select_service_gateway_requests_total{outcome="booked"}`
-	chosenTotal   = `select_service_gateway_served_total{endpoint="chosen"}`
-	fallbackTotal = `select_service_gateway_served_total{endpoint="fallback"}`
-	unknownTotal  = `select_service_gateway_served_total{endpoint="unknown"}`
+	bookedTotal   = `select_service_gateway_requests_total{outcome="booked",via="ext_proc"}`
+	chosenTotal   = `select_service_gateway_served_total{endpoint="chosen",via="ext_proc"}`
+	fallbackTotal = `select_service_gateway_served_total{endpoint="fallback",via="ext_proc"}`
+	unknownTotal  = `select_service_gateway_served_total{endpoint="unknown",via="ext_proc"}`
 )
 
 // sendAll sends n chats with the prompts from a number on, one after the other, and returns what did
