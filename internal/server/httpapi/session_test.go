@@ -22,8 +22,11 @@ func TestWithoutSession(t *testing.T) {
 		h := New(w.UseCases, nil, Options{})
 		texts := map[string]string{}
 		for _, call16 := range [][2]string{
-			{"/v1.6/select", `"allowed_worker_ids":[1]`}, {"/v1.6/select", `"selection_id":"p","allowed_worker_ids":[1],"advisory":true`},
-			{"/v1.6/select_and_reserve", `"selection_id":"r","allowed_worker_ids":[1],"lease_seconds":30`}, {"/v1.6/select", `"allowed_worker_ids":[9]`}, {"/v1.6/select", `"allowed_worker_ids":7`},
+			{"/v1.6/select", `"allowed_worker_ids":[1]`},
+			{"/v1.6/select", `"selection_id":"p","allowed_worker_ids":[1],"advisory":true`},
+			{"/v1.6/select_and_reserve", `"selection_id":"r","allowed_worker_ids":[1],"lease_seconds":30`},
+			{"/v1.6/select", `"allowed_worker_ids":[9]`},
+			{"/v1.6/select", `"allowed_worker_ids":7`},
 			{"/v1.6/explain", `"allowed_worker_ids":[1]`},
 		} {
 			body := `{"model_name":"m","routing_group":"t","token_ids":[1,2,3,4],` + call16[1] + named + `}`
