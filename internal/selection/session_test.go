@@ -355,7 +355,7 @@ func TestReservedParent(t *testing.T) {
 
 // TestManySessions: of 100,000 sessions as many are kept as a table has, and their requests are all served.
 func TestManySessions(t *testing.T) {
-	w := servicetest.Start(t, servicetest.EventsOff, sessions)
+	w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) { c.Selection.SessionTTL = time.Hour })
 	w.Put(servicetest.Record(1, 1))
 	prompt := servicetest.Prompt(1, 8)
 	for i := range 100_000 {
