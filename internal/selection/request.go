@@ -129,15 +129,9 @@ type SelectRequest struct {
 	// SessionTenant is whose session it is: tenants' sessions of one name are different ones. "": the session has no tenant but
 	// that of the scope (1.6.1).
 	SessionTenant string
-	// Parent is the name of the session that has started this one, as an agent starts its sub-agents; "": none, or it is not
-	// said. It is another name than Session, of the same tenant, and has no fault (see package identity) but that it may be
-	// reserved, which is refused.
-	Parent string
-	// Final: the request is the session's last one. Its binding ends with the reservation.
-	Final bool
-	// SoftSession: if the request's filter excludes the session's rank, the session has no
+	// FilterBeforeSession: if the request's filter excludes the session's rank, the session has no
 	// effect, instead of being an error.
-	SoftSession bool
+	FilterBeforeSession bool
 	// ByLoad: the prompt is unknown, and empty here. The choice is that of PlaceByLoad among the
 	// ranks that may take the request, whatever the scope's policy, and so is what is booked.
 	ByLoad bool

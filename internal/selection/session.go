@@ -15,7 +15,7 @@ import (
 // to a rank, which gets the session's further reservations. A selection without a reservation
 // only follows the binding. If the rank is gone or its worker is overloaded, another rank is
 // chosen and bound. If the request's own filter excludes the rank, the request is refused and
-// the binding ends; with SoftSession the request is instead served as one without a session,
+// the binding ends; with FilterBeforeSession the request is instead served as one without a session,
 // and the binding stays.
 
 // sessions has the bindings of all sessions.
@@ -167,7 +167,7 @@ func (s *session) narrow(ranks []catalog.Entry) (narrowed []catalog.Entry, exclu
 		}
 		_, found := s.scope.snapshot.Entry(bound)
 		switch excluded := found && indexRank(s.scope.eligible, bound) < 0; {
-		case excluded && s.SoftSession:
+		case excluded && s.FilterBeforeSession:
 			return ranks, nil, nil
 		case excluded:
 			return ranks, &bound, nil

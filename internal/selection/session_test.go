@@ -103,19 +103,19 @@ func TestSessionExcluded(t *testing.T) {
 	}
 }
 
-// TestSoftSession: a reservation whose filter excludes the session's rank is booked elsewhere
-// if the session is a soft one, which stays where it is.
-func TestSoftSession(t *testing.T) {
+// TestFilterBeforeSession: a reservation whose filter excludes the session's rank is booked elsewhere
+// if it asks for that, and the session stays where it is.
+func TestFilterBeforeSession(t *testing.T) {
 	w := talk(t)
-	soft := func(r *selection.SelectRequest) { r.Session, r.SoftSession = "s", true }
-	sel, err := reserve(w, "r", servicetest.Prompt(2, 8), soft, onWorkers(2))
+	filtered := func(r *selection.SelectRequest) { r.Session, r.FilterBeforeSession = "s", true }
+	sel, err := reserve(w, "r", servicetest.Prompt(2, 8), filtered, onWorkers(2))
 	if err != nil || sel.Rank.Worker != 2 || where(w, of("s")) != 1 {
 		t.Fatalf("booked on %s, %v; the session is on worker %d", sel.Rank, err, where(w, of("s")))
 	}
 	if err := w.Free("r"); err != nil {
 		t.Fatal(err)
 	}
-	if sel, err := reserve(w, "r", servicetest.Prompt(2, 8), soft); err != nil || sel.Rank.Worker != 1 {
+	if sel, err := reserve(w, "r", servicetest.Prompt(2, 8), filtered); err != nil || sel.Rank.Worker != 1 {
 		t.Errorf("without the filter: booked on %s, %v", sel.Rank, err)
 	}
 }

@@ -208,8 +208,7 @@ func (r *request) selection(prefill bool) *selection.SelectRequest {
 	f := r.filter(prefill)
 	req := &selection.SelectRequest{
 		Scope: r.target.scope, Prompt: r.prompt, ExpectedOutputTokens: r.body.Hints.OutputTokens,
-		PolicyClass: r.head.class, Session: r.head.session.ID, SessionTenant: r.sessionTenant(), Parent: r.head.session.Parent,
-		SoftSession: true, Lease: r.config.Lease,
+		PolicyClass: r.head.class, Session: r.head.session.ID, SessionTenant: r.sessionTenant(), FilterBeforeSession: true, Lease: r.config.Lease,
 		Eligible: f.eligible, EligibleKey: f.key(), ByLoad: r.light, Trace: r.head.span,
 	}
 	priority, strict := r.head.priority, r.head.strictPriority
