@@ -37,7 +37,7 @@ var attempts = sync.Pool{New: func() any {
 	a := new(attempt)
 	a.scope.request, a.retry.request, a.session.request = &a.request, &a.request, &a.request
 	a.choice.request, a.counts.request = &a.request, &a.request
-	a.session.scope, a.choice.scope, a.choice.prompt = &a.scope, &a.scope, &a.prompt
+	a.session.scope, a.choice.scope, a.choice.prompt, a.choice.session = &a.scope, &a.scope, &a.prompt, &a.session
 	return a
 }}
 
@@ -136,8 +136,8 @@ func (a *attempt) recycle() {
 	a.scope.reset()
 	a.prompt.reset()
 	a.choice.reset()
-	a.retry, a.pair = retry{request: a.retry.request}, nil
-	a.choice.prompt = &a.prompt
+	a.retry = retry{request: a.retry.request}
+	a.session.kept = kept{}
 	a.wait, a.result, a.counts.of = wait{}, Selection{}, nil
 	attempts.Put(a)
 }

@@ -17,8 +17,9 @@ import (
 // requests see, but for what policies learn of a decision.
 type choice struct {
 	*request
-	scope  *scope
-	prompt *prompt
+	scope   *scope
+	prompt  *prompt
+	session *session
 
 	chosen   catalog.Entry
 	uncached uint64 // tokens that the chosen rank has to compute, for its queue; 0: the answer's EffectivePrefillTokens

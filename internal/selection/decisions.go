@@ -174,7 +174,7 @@ func (d *Decision) size() int64 {
 	const fixed = int64(unsafe.Sizeof(Decision{})+unsafe.Sizeof(decided{})) + 64
 	perRank := int64(unsafe.Sizeof(selector.Candidate{}) + unsafe.Sizeof(selector.Queue{}) + unsafe.Sizeof(catalog.Rank{}) + 8)
 	return fixed + int64(len(d.ranks))*perRank + int64(len(d.foreign))*int64(unsafe.Sizeof(reservations.Foreign{})) + int64(len(d.excluded))*int64(unsafe.Sizeof(ExcludedRank{})) +
-		int64(len(d.shadows))*int64(unsafe.Sizeof(ShadowChoice{})) + int64(len(d.SelectionID)+len(d.ReservationID)+len(d.TraceID))
+		int64(len(d.shadows))*int64(unsafe.Sizeof(ShadowChoice{})) + int64(len(d.SelectionID)+len(d.ReservationID)+len(d.TraceID)+len(d.kept.session)+len(d.kept.group))
 }
 
 func (d *decisions) latest(id string) *atomic.Pointer[Decision] {

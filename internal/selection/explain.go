@@ -22,6 +22,14 @@ type Explanation struct {
 	Chosen       *catalog.Rank // nil: none
 	ChosenHeader RankHeader
 	Refusal      string // why no rank was chosen
+	// Session is the request's session, and Group the session that has started it, by whose name the
+	// requests of its children are kept together; "": none, or it has no effect.
+	Session, Group string
+	// Home is the rank of the session, or else of the group, before this choice; nil: none.
+	Home *catalog.Rank
+	// MovedBecause says why another rank than Home was chosen, with the costs in the policy's unit where
+	// they are the reason; "": it was not.
+	MovedBecause string
 	Candidates   []ExplainedRank
 	Excluded     []ExcludedRank
 	Shadows      []ShadowChoice
@@ -107,6 +115,7 @@ type decided struct {
 	excluded []ExcludedRank
 	shadows  []ShadowChoice
 	warmed   bool
+	kept     kept
 }
 
 // decided returns a copy of the choice of c and its data.
@@ -119,6 +128,7 @@ func (c *choice) decided() *decided {
 	d := &decided{
 		scope: c.scope.snapshot.Scope, by: c.scope.rules.DecidedBy, decision: c.decision, chosen: -1,
 		excluded: c.scope.excluded(c.scored), shadows: slices.Clone(c.shadows), warmed: c.warmed,
+		kept: c.session.kept.clone(),
 	}
 	if p := c.scope.rules.Policies; p != nil {
 		d.policy = p.Instance
@@ -163,6 +173,12 @@ func (d *decided) outline() (*Explanation, selector.Policy) {
 	x.Temperature = policy.Temperature(&d.decision)
 	if d.chosen >= 0 {
 		x.Chosen = &d.ranks[d.chosen]
+	}
+	if x.Session, x.Group = d.kept.session, d.kept.group; d.kept.homed {
+		x.Home = &d.kept.home
+		if x.Chosen != nil && *x.Chosen != *x.Home {
+			x.MovedBecause = d.kept.moved
+		}
 	}
 	return x, policy
 }

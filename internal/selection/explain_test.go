@@ -283,3 +283,48 @@ instances: [{name: least, type: least-loaded}, {name: turns, type: round-robin},
 		t.Errorf("least-loaded would have made %v the same and %v others", same, other)
 	}
 }
+
+// TestExplainSession: an explanation says which session the request is of, where its home was, and why
+// another rank was chosen.
+func TestExplainSession(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*selection.SelectRequest)
+		spoil  func(*servicetest.World)
+		moved  string
+	}{
+		"at home":    {},
+		"filtered":   {change: onWorkers(2), moved: "filtered"},
+		"overloaded": {spoil: func(w *servicetest.World) { w.Burden("b", 1, 0, 100, 1000) }, moved: "overloaded"},
+		"gone":       {spoil: func(w *servicetest.World) { w.Remove(1) }, moved: "gone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := talk(t, servicetest.Limits(overload.Thresholds{PrefillTokens: new(uint64(500))}), remembering)
+			if tt.spoil != nil {
+				tt.spoil(w)
+			}
+			req := servicetest.Ask(servicetest.Prompt(2, 8))
+			req.Session, req.FilterBeforeSession = "s", true
+			if tt.change != nil {
+				tt.change(req)
+			}
+			x, err := w.Explain(context.Background(), req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			home := catalog.Rank{Worker: 1}
+			if x.Session != "s" || x.Home == nil || *x.Home != home || (*x.Chosen == home) != (tt.moved == "") || x.MovedBecause != tt.moved {
+				t.Errorf("session %q, home %v, chosen %v, moved because %q; want %q", x.Session, x.Home, x.Chosen, x.MovedBecause, tt.moved)
+			}
+			if _, err := reserve(w, "r", servicetest.Prompt(2, 8), func(r *selection.SelectRequest) { *r = *req; r.ExplainOnly, r.ReservationID = false, new("r") }); err != nil {
+				t.Fatal(err)
+			}
+			if d := w.Decisions(catalog.ScopeFilter{}, 1)[0].Outline(); d.Session != "s" || *d.Home != home || d.MovedBecause != tt.moved {
+				t.Errorf("kept: %+v", d)
+			}
+		})
+	}
+	w := talk(t)
+	if x, err := w.Explain(context.Background(), servicetest.Ask(servicetest.Prompt(2, 8))); err != nil || x.Session != "" || x.Home != nil || x.MovedBecause != "" {
+		t.Errorf("without a session: %+v, %v", x, err)
+	}
+}

@@ -3,6 +3,7 @@ package selection
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/select-service/select-service/internal/selection/affinity"
 	"github.com/select-service/select-service/internal/selection/contract"
@@ -29,7 +30,29 @@ type session struct {
 	*request
 	scope *scope
 	claim *affinity.Claim // nil: no session, not claimed yet, or the reservation has it
+	kept  kept
 }
+
+// kept is what a choice has to do with the request's session.
+type kept struct {
+	session, group string // "": none
+	home           catalog.Rank
+	homed          bool   // there was a home before the choice
+	moved          string // why it may not be the chosen rank; "": it is
+}
+
+// clone returns a copy that shares no memory with the request.
+func (k kept) clone() kept {
+	k.session, k.group = strings.Clone(k.session), strings.Clone(k.group)
+	return k
+}
+
+// The reasons why a request does not go to the rank of its session.
+const (
+	movedGone       = "gone"       // the rank is not schedulable
+	movedOverloaded = "overloaded" // its worker is
+	movedFiltered   = "filtered"   // the request's filter excludes it
+)
 
 // name returns the name of the request's session, "" if it has no effect: a request with a pinned
 // worker or an affinity target names its rank itself.
@@ -81,6 +104,7 @@ func (s *session) check() (stale bool, err error) {
 // dropUnschedulable ends the binding if it is to a rank that is not schedulable.
 func (s *session) dropUnschedulable() {
 	if bound, ok := s.claim.Rank(); ok && s.unschedulable(bound) {
+		s.kept.home, s.kept.homed, s.kept.moved = bound, true, movedGone
 		s.claim.Drop()
 	}
 }
@@ -151,7 +175,7 @@ const maxMoves = 4
 // ledger's lock. excluded is the bound rank if the request's filter excludes it: then
 // nothing may be booked.
 func (s *session) narrow(ranks []catalog.Entry) (narrowed []catalog.Entry, excluded *catalog.Rank, err error) {
-	if s.name() == "" {
+	if s.kept.session = s.name(); s.kept.session == "" {
 		return ranks, nil, nil
 	}
 	for range maxMoves {
@@ -160,13 +184,20 @@ func (s *session) narrow(ranks []catalog.Entry) (narrowed []catalog.Entry, exclu
 			return ranks, nil, nil
 		}
 		if i := indexRank(ranks, bound); i >= 0 {
+			s.kept.home, s.kept.homed, s.kept.moved = bound, true, ""
 			return ranks[i : i+1], nil, nil
 		}
-		if !s.reserve {
-			return ranks, nil, nil
-		}
 		_, found := s.scope.snapshot.Entry(bound)
-		switch excluded := found && indexRank(s.scope.eligible, bound) < 0; {
+		excluded := found && indexRank(s.scope.eligible, bound) < 0
+		s.kept.home, s.kept.homed, s.kept.moved = bound, true, movedGone
+		if excluded {
+			s.kept.moved = movedFiltered
+		} else if found {
+			s.kept.moved = movedOverloaded
+		}
+		switch {
+		case !s.reserve:
+			return ranks, nil, nil
 		case excluded && s.FilterBeforeSession:
 			return ranks, nil, nil
 		case excluded:
