@@ -18,6 +18,7 @@ import (
 	"github.com/select-service/select-service/internal/engines"
 	"github.com/select-service/select-service/internal/engines/routes"
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/identity"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/connections"
@@ -148,6 +149,10 @@ func (p *endpointPicker) build(all config.Config, svc *node.Service, listed func
 	p.conf, p.metrics = conf, counts.NewGateway()
 	settings.Paths, _ = routes.Parse(conf.Paths)                // config has checked them
 	settings.Sessions, _ = identity.New(conf.SessionHeaders...) // as above
+	settings.SessionMode = map[string]selection.SessionMode{
+		config.SessionsSoft: selection.SoftSessions, config.SessionsHard: selection.HardSessions, config.SessionsOff: selection.LooseSessions,
+	}[conf.SessionAffinity]
+	settings.SessionGroups = all.FrontGroups()
 	settings.Metrics = p.metrics
 	p.gateway = gateway.New(settings, gateway.Service{
 		Selecting: svc.UseCases.API, Catalog: svc.Catalog(), Expected: expected, Ready: func() bool { return svc.UseCases.Settled() && listed() },

@@ -224,6 +224,14 @@ func socketOptions(conf config.Config, budget *memory.Budget, log zerolog.Logger
 	return opt
 }
 
+// homeTTL is how long the ranks of soft sessions and of groups are known, 0 if they are not.
+func homeTTL(conf config.Config) time.Duration {
+	if !conf.KeepsHomes() {
+		return 0
+	}
+	return config.HomeTTL
+}
+
 func serviceConfig(conf config.Config, others replicas, bound listeners, budget *memory.Budget) node.Config {
 	c := node.Config{
 		Memory:   budget,
@@ -233,6 +241,8 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 		Selection: selection.Config{
 			Weights:       conf.Weights(),
 			SessionTTL:    conf.Selections.SessionTTL,
+			SessionGroups: conf.Selections.Groups != nil && *conf.Selections.Groups,
+			HomeTTL:       homeTTL(conf),
 			Owners:        conf.Fronts(),
 			Pending:       conf.Selections.Pending,
 			DecodeBusy:    conf.Selections.DecodeBusy,

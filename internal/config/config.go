@@ -203,6 +203,9 @@ type Selections struct {
 	// SessionTTL is how long a session without reservations stays bound to its
 	// rank; 0 switches session affinity off.
 	SessionTTL time.Duration
+	// Groups: sessions that one session has started stay together; nil: those of the gateway and the proxy do,
+	// hard ones of the HTTP API do not.
+	Groups *bool
 	// Pending bounds the pending selections: those that wait for their reservation.
 	Pending pending.Limits
 	// DecodeBusy and PrefillBusy are the shares of total_kv_blocks and of

@@ -23,6 +23,8 @@ var (
 	errSocketCertificates = errors.New("callers on unix sockets have no certificates: with --tls-client-ca they need --tokens-file")
 )
 
+var errHardWithoutTTL = errors.New("hard requires --session-affinity-ttl-secs")
+
 // The texts of dynamo-kv-router 1.3.1 and of the slot tracker.
 var (
 	errPeersWithoutPort = errors.New("--replica-sync-peers requires --replica-sync-port")
@@ -57,6 +59,8 @@ const (
 	keyHealthPort     = "gateway.health_port"
 	keyProxyPort      = "proxy.port"
 	keyGatewayModels  = "gateway.models"
+	keySessions       = "gateway.session_affinity"
+	keySessionTTL     = "selections.session_affinity_ttl_secs"
 	keyTokenizerURL   = "gateway.tokenizer_url"
 	keyTokenizer      = "gateway.tokenizer_protocol"
 	keySyncPort       = "replicas.sync_port"
@@ -97,6 +101,9 @@ func (c Config) conflicts() []conflict {
 	}
 	if c.Engines.TokenFile != "" && len(c.Access.AllowEndpoints) == 0 {
 		found = append(found, conflict{keyEngineToken, []string{keyEndpoints}, errTokenForAnybody})
+	}
+	if c.Gateway.SessionAffinity == SessionsHard && c.Selections.SessionTTL == 0 {
+		found = append(found, conflict{keySessions, []string{keySessionTTL}, errHardWithoutTTL})
 	}
 	r := c.Replicas
 	if spelled := (Replicas{SyncPort: r.SyncPort}).Publish(); spelled != "" && r.SyncBind != "" && r.SyncBind != spelled {

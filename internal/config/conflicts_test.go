@@ -79,6 +79,10 @@ func TestConflicts(t *testing.T) {
 			setup{args: []string{"--peer-ca=ca.pem", "--indexer-peers=https://a:1,http://b:1"}},
 			"--indexer-peers: http://b:1: with --peer-ca or --peer-cert replicas are read over https only",
 		},
+		"hard sessions without a time": {
+			setup{args: []string{"--gateway-port=9002", "--gateway-session-affinity=hard"}},
+			"--gateway-session-affinity: hard requires --session-affinity-ttl-secs",
+		},
 		"a token for engines that may be anywhere": {
 			setup{args: []string{"--engine-token-file=token"}},
 			"--engine-token-file: needs --allow-endpoints: the engine of every registered URL is shown the token",

@@ -38,8 +38,34 @@ type Gateway struct {
 	MetadataPrefix string
 	// SessionHeaders name sessions before the headers of known clients, each as NAME or NAME/PARENT.
 	SessionHeaders []string
-	Tokenizer      Tokenizer
+	// SessionAffinity says how firmly the sessions of requests stay together: SessionsSoft, SessionsHard or
+	// SessionsOff.
+	SessionAffinity string
+	Tokenizer       Tokenizer
 }
+
+// How firmly sessions through the gateway and the proxy stay together. Groups of sub-agents stay together with
+// SessionsOff, too.
+const (
+	SessionsSoft = "soft"
+	SessionsHard = "hard"
+	SessionsOff  = "off"
+
+	// DefaultSessions is SessionsOff: the index knows where a session's blocks are, and in the comparison of
+	// rules (docs/figures/policies-compared.md) sessions find no more than that in caches.
+	DefaultSessions = SessionsOff
+)
+
+// HomeTTL is how long the rank of a soft session or of a group is known after its last request.
+const HomeTTL = time.Hour
+
+// KeepsHomes reports whether ranks of soft sessions or of groups are known.
+func (c Config) KeepsHomes() bool {
+	return c.Fronts() && (c.Gateway.SessionAffinity == SessionsSoft || c.Gateway.SessionAffinity == SessionsOff && c.FrontGroups())
+}
+
+// FrontGroups reports whether sub-agents whose requests come through the gateway or the proxy form groups.
+func (c Config) FrontGroups() bool { return c.Selections.Groups == nil || *c.Selections.Groups }
 
 // Tokenizer configures the source of token ids.
 type Tokenizer struct {
@@ -79,7 +105,8 @@ func defaultGateway() Gateway {
 	return Gateway{
 		MaxStreams: 1024, MaxBody: 16 << 20, PickTimeout: time.Minute, Lease: 30 * time.Second,
 		DrainDelay: 5 * time.Second, DrainTimeout: 25 * time.Second,
-		MetadataPrefix: "x-dynamo-meta-",
+		MetadataPrefix:  "x-dynamo-meta-",
+		SessionAffinity: DefaultSessions,
 		Tokenizer: Tokenizer{
 			URL: TokenizerWorker, Protocol: ProtocolVLLMTokenize, OnFailure: OnFailureFail, Timeout: 5 * time.Second, MaxAnswer: 16 << 20,
 		},
@@ -198,6 +225,16 @@ var gatewaySettings = []option{
 		bind: func(c *Config) value { return sessionHeaders(&c.Gateway.SessionHeaders) },
 		help: "A header that names the session of a request through the gateway or the proxy, and a header that names the " +
 			"session that has started it. It goes before the headers of known clients, and may be given up to 8 times.",
+	},
+	{
+		key: keySessions, flag: "gateway-session-affinity", hint: "soft|hard|off",
+		bind: func(c *Config) value {
+			return choice(&c.Gateway.SessionAffinity, SessionsSoft, SessionsHard, SessionsOff)
+		},
+		help: "How firmly the sessions of requests through the gateway and the proxy stay on their ranks. off places each " +
+			"request by the caches and the loads. soft keeps a session where it was until another rank costs less by " +
+			"more than the move, and forgets it after an hour without a request. hard binds it for " +
+			"--session-affinity-ttl-secs. Set soft where no KV events tell what is cached.",
 	},
 	{
 		key: "gateway.self_signed", flag: "gateway-self-signed", also: []string{"DYN_SECURE_SERVING"},

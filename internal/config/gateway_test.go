@@ -121,3 +121,25 @@ func TestSessionHeaders(t *testing.T) {
 	mustFail(t, setup{args: append(args, "--gateway-session-headers=i")}, "--gateway-session-headers")
 	mustFail(t, setup{args: []string{"--proxy-port=8080", "--gateway-session-headers=a b"}}, "--gateway-session-headers")
 }
+
+// TestKeepsHomes: ranks of sessions are known where a gateway or proxy needs them, and sub-agents form groups
+// unless that is switched off.
+func TestKeepsHomes(t *testing.T) {
+	for _, tt := range []struct {
+		args          []string
+		homes, groups bool
+	}{
+		{nil, false, true},
+		{[]string{"--proxy-port=8080"}, true, true},
+		{[]string{"--gateway-port=9002"}, true, true},
+		{[]string{"--gateway-port=9002", "--session-groups=false"}, false, false},
+		{[]string{"--gateway-port=9002", "--session-groups", "--gateway-session-affinity=soft"}, true, true},
+		{[]string{"--gateway-port=9002", "--session-groups=false", "--gateway-session-affinity=soft"}, true, false},
+		{[]string{"--gateway-port=9002", "--gateway-session-affinity=hard", "--session-affinity-ttl-secs=60"}, false, true},
+	} {
+		c := setup{args: tt.args}.mustLoad(t)
+		if c.KeepsHomes() != tt.homes || c.FrontGroups() != tt.groups {
+			t.Errorf("%v: homes %t, groups %t", tt.args, c.KeepsHomes(), c.FrontGroups())
+		}
+	}
+}

@@ -199,6 +199,11 @@ var settings = []struct {
 		bad: []string{"-1", "31536001", "0.5", "1500ms", "none"},
 	},
 	{
+		flag: "session-groups", key: "selections.session_groups", env: []string{"SELECT_SERVICE_SESSION_GROUPS"},
+		text: "true", want: func(c *config.Config) { c.Selections.Groups = new(true) },
+		bad: []string{"2", "perhaps"},
+	},
+	{
 		flag: "selection-cache-ttl-secs", key: "selections.cache_ttl_secs", env: []string{"SELECT_SERVICE_SELECTION_CACHE_TTL_SECS"},
 		text: "0.5", want: func(c *config.Config) { c.Selections.Pending.TTL = 500 * time.Millisecond },
 		bad: []string{"-1", "2592000.5", "5q", "nan", "inf"},

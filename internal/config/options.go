@@ -420,11 +420,18 @@ var settings = []option{
 	},
 
 	{
-		key: "selections.session_affinity_ttl_secs", flag: "session-affinity-ttl-secs", hint: "SECONDS",
+		key: keySessionTTL, flag: "session-affinity-ttl-secs", hint: "SECONDS",
 		bind: func(c *Config) value { return wholeSeconds(0, maxSessionTTL).of(&c.Selections.SessionTTL) },
 		help: "Requests with the same session_id go to the same rank until the session was idle for so long, from 1 to " +
 			"31536000. 0 switches this off. Set it for conversations that engines should keep. Replicas that share " +
 			"reservations share sessions.",
+	},
+	{
+		key: "selections.session_groups", flag: "session-groups",
+		bind: func(c *Config) value { return optional(&c.Selections.Groups, parseBool) },
+		help: "Whether the sessions that one session has started, as an agent starts its sub-agents, stay together. " +
+			"Without it those of the gateway and the proxy do, and those that --session-affinity-ttl-secs binds for the " +
+			"HTTP API do not.",
 	},
 	{
 		key: "selections.cache_ttl_secs", flag: "selection-cache-ttl-secs", hint: "SECONDS",

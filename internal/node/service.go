@@ -203,7 +203,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	selects.Approximate, selects.ByCapacity = predicts, config.approximate() && config.Predictions.ApproximateLRU
 	selects.Waiting, selects.Remembered = config.Memory.Account(memory.Waiting), config.Memory.Account(memory.Remembered)
 	api := selection.New(selects, s.catalog, s.scopes, s.ledger, s.reports, log)
-	if s.replica != nil && (selects.SessionTTL > 0 || selects.Owners) {
+	if s.replica != nil && (selects.SessionTTL > 0 || selects.HomeTTL > 0 || selects.Owners) {
 		api.ShareSessions(config.Process, s.replica)
 	}
 	registry := workers.NewRegistry(config.Workers, workers.NewChanges(s.catalog, s.scopes, api.Selections().Add, s.describer.look), config.Given)

@@ -137,7 +137,7 @@ func (a *attempt) recycle() {
 	a.prompt.reset()
 	a.choice.reset()
 	a.retry = retry{request: a.retry.request}
-	a.session.kept = kept{}
+	a.session.keys, a.session.kept = sessionKeys{}, kept{}
 	a.wait, a.result, a.counts.of = wait{}, Selection{}, nil
 	attempts.Put(a)
 }
@@ -393,6 +393,7 @@ func (a *attempt) bookChoice() error {
 		}
 		answer.SequenceHashes, answer.ISLTokens, answer.TrackPrefill = r.Hashes, p.size.Tokens, r.TrackPrefill
 		record.setAnswer(answer)
+		a.session.settle(chosen.Rank, p.size.Tokens)
 		return reservations.Placement{Slot: chosen.Slot, Rank: chosen.Rank, PrefillTokens: answer.EffectivePrefillTokens, Uncached: a.choice.uncached}, nil
 	})
 	a.timeline.end("book")

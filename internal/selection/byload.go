@@ -48,11 +48,14 @@ func (c *choice) mayPickByLoad(ranks []catalog.Entry) bool {
 // pickByLoad chooses among the ranks that mayPickByLoad was asked about. It fills in the ranks
 // that it has scored, and returns the index of the chosen one. ok is false if every rank has to
 // be scored.
-func (c *choice) pickByLoad(v *reservations.View) (i int, ok bool) {
+func (c *choice) pickByLoad(ranks []catalog.Entry, v *reservations.View) (i int, ok bool) {
 	b := &c.byLoad
 	b.scored, b.counts, b.groups = b.scored[:0], b.counts[:0], b.groups[:0]
 	if !b.addGroups(c, v) || len(b.scored) > c.scope.snapshot.NumRanks/2 {
 		return 0, false
+	}
+	if k := &c.session.kept; k.canStay() {
+		b.add(ranks[indexRank(ranks, k.home)], 0)
 	}
 	c.score(b.scored, v)
 	for i := range b.groups {
@@ -60,7 +63,7 @@ func (c *choice) pickByLoad(v *reservations.View) (i int, ok bool) {
 			return 0, false // the slot has been given to another rank
 		}
 	}
-	i, nth := selector.PickCounted(c.costs, b.counts, c.api.random)
+	i, nth := selector.PickCounted(c.compared(), b.counts, c.api.random)
 	if i < 0 {
 		return 0, false
 	}

@@ -30,6 +30,7 @@ type choice struct {
 
 	candidates []selector.Candidate
 	costs      []float64
+	group      []float64              // see compared
 	foreign    []reservations.Foreign // of the candidates, if an engine of the scope reports
 	queues     []selector.Queue       // queues of the candidates, if the policy needs them
 	decision   selector.Decision      // the policy's input, if a policy is configured
@@ -48,6 +49,18 @@ func (c *choice) reset() {
 // pick chooses among ranks. It returns the ranks that were scored, and the index of the chosen
 // one.
 func (c *choice) pick(ranks []catalog.Entry, v *reservations.View) (scored []catalog.Entry, i int) {
+	scored, i = c.pickBest(ranks, v)
+	if k := &c.session.kept; k.session != "" && len(ranks) > 1 {
+		if k.beside && scored[i].Rank == k.parent && c.candidates[i].Requests > 0 {
+			scored, i = c.pickBest(slices.DeleteFunc(slices.Clone(ranks), func(e catalog.Entry) bool { return e.Rank == k.parent }), v)
+		}
+		i = c.keepHome(scored, i)
+	}
+	return scored, i
+}
+
+// pickBest is pick without regard to where the request's session is.
+func (c *choice) pickBest(ranks []catalog.Entry, v *reservations.View) (scored []catalog.Entry, i int) {
 	c.byLoad.used = false
 	if c.ByLoad {
 		return ranks, c.pickLeastLoaded(ranks, v)
@@ -56,12 +69,12 @@ func (c *choice) pick(ranks []catalog.Entry, v *reservations.View) (scored []cat
 		return ranks, i
 	}
 	if c.mayPickByLoad(ranks) && !c.needsAllCosts() {
-		if i, c.byLoad.used = c.pickByLoad(v); c.byLoad.used {
+		if i, c.byLoad.used = c.pickByLoad(ranks, v); c.byLoad.used {
 			return c.byLoad.scored, i
 		}
 	}
 	c.score(ranks, v)
-	return ranks, c.leastLoaded(ranks, selector.Pick(c.costs, c.temperature(), c.api.random))
+	return ranks, c.leastLoaded(ranks, selector.Pick(c.compared(), c.temperature(), c.api.random))
 }
 
 // needsAllCosts reports whether the costs of all ranks are wanted: for an explanation,

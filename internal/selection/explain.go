@@ -177,7 +177,7 @@ func (d *decided) outline() (*Explanation, selector.Policy) {
 	if x.Session, x.Group = d.kept.session, d.kept.group; d.kept.homed {
 		x.Home = &d.kept.home
 		if x.Chosen != nil && *x.Chosen != *x.Home {
-			x.MovedBecause = d.kept.moved
+			x.MovedBecause = d.kept.because(policy.Reasons(&d.decision, d.chosen).Unit)
 		}
 	}
 	return x, policy

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/select-service/select-service/internal/selection/admission"
+	"github.com/select-service/select-service/internal/selection/affinity"
 	"github.com/select-service/select-service/internal/selection/waitqueue"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/indexer"
@@ -93,3 +94,6 @@ func (a *API) RanksOf(sc catalog.Scope) []catalog.Entry { return a.catalog.Snaps
 func (a *API) SetEngineLoads(sc catalog.Scope, loads []reservations.RankEngineLoad) {
 	a.ledger.SetEngineLoads(sc, loads)
 }
+
+// GroupName returns the name of the group of the sessions that a session without a tenant has started.
+func GroupName(parent string) string { return groupKey(affinity.Key{Session: parent}).Session }

@@ -37,8 +37,8 @@ func (p *pendingSelections) save(a *attempt) {
 		Tokens: a.prompt.size.Tokens, Prefill: a.result.EffectivePrefillTokens,
 		TrackPrefill: a.weights.TrackPrefill, ExpectedOutput: req.ExpectedOutputTokens,
 	}
-	if req.Session != "" && req.Pinned == nil && req.Target == nil {
-		s.Session, s.Final = sessionKey(req.Scope, req.SessionTenant, req.Session).Session, req.Final
+	if a.session.name() != "" {
+		s.Session = a.session.key().Session
 	}
 	p.store.Put(*req.SelectionID, s)
 }

@@ -28,6 +28,7 @@ type LoadRequest struct {
 	Only *catalog.Rank
 	// Session is bound to the chosen rank, unless it is bound already; "": none. SessionTenant is as in SelectRequest.
 	Session, SessionTenant string
+	SessionMode            SessionMode
 }
 
 // PlaceByLoad chooses the rank with the fewest requests, of equal ones that with the fewest
@@ -87,7 +88,7 @@ func (a *API) placeByLoad(req *LoadRequest) (sel Selection, err error) {
 	}
 	defer func() {
 		if err == nil {
-			a.bindSession(snap, req.SessionTenant, req.Session, sel.Rank)
+			a.bindSession(snap, req, sel.Rank)
 		}
 	}()
 	if !req.Book {

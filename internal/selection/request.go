@@ -129,6 +129,14 @@ type SelectRequest struct {
 	// SessionTenant is whose session it is: tenants' sessions of one name are different ones. "": the session has no tenant but
 	// that of the scope (1.6.1).
 	SessionTenant string
+	// Parent is the name of the session that has started this one, as an agent starts its sub-agents; "": none, or it is not
+	// said. It is another name than Session, of the same tenant, and has no fault (see package identity).
+	Parent string
+	// SessionMode says how firmly the requests of the session stay together.
+	SessionMode SessionMode
+	// Groups: the sessions that Parent has started are kept together. Hard sessions are so also with
+	// Config.SessionGroups.
+	Groups bool
 	// FilterBeforeSession: if the request's filter excludes the session's rank, the session has no
 	// effect, instead of being an error.
 	FilterBeforeSession bool
@@ -143,6 +151,19 @@ type SelectRequest struct {
 	// is refused before anything else is checked.
 	Dialect contract.Version
 }
+
+// SessionMode says how firmly the requests of a session stay together.
+type SessionMode uint8
+
+// The modes.
+const (
+	// HardSessions are bound to one rank while Config.SessionTTL lasts (dynamo-kv-router 1.6.1).
+	HardSessions SessionMode = iota
+	// SoftSessions go where they went last, until the best other rank costs less by more than a move does.
+	SoftSessions
+	// LooseSessions go where a request without a session would go. Where they went is kept for groups.
+	LooseSessions
+)
 
 // AffinityTarget is the rank that a caller prefers, or all ranks of a worker.
 type AffinityTarget struct {

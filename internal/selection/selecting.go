@@ -36,6 +36,11 @@ type Config struct {
 	// SessionTTL is how long a session stays bound to its rank after its last reservation has
 	// ended; 0: sessions are off.
 	SessionTTL time.Duration
+	// SessionGroups: hard sessions that one session has started are bound together.
+	SessionGroups bool
+	// HomeTTL is how long the rank of a soft session or of a group is known after its last request; 0: it
+	// is not known.
+	HomeTTL time.Duration
 	// Owners: the engines of ids are remembered, see API.Own.
 	Owners bool
 	// Pending bounds the selections that can be booked by their id alone.
@@ -109,8 +114,9 @@ func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.
 		a.idempotency.answers.maxBytes = third
 	}
 	a.pending.store = pending.New(config.Pending, time.Now)
-	if config.SessionTTL > 0 {
+	if config.SessionTTL > 0 || config.HomeTTL > 0 {
 		a.sessions.Table = affinity.New(config.SessionTTL, affinity.MaxSessions, time.Now)
+		a.sessions.KeepHomes(config.HomeTTL)
 		a.sessions.LimitBytes(third)
 	}
 	if config.Owners {

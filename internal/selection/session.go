@@ -2,8 +2,10 @@ package selection
 
 import (
 	"context"
+	"encoding/hex"
 	"slices"
-	"strings"
+
+	"lukechampine.com/blake3"
 
 	"github.com/select-service/select-service/internal/selection/affinity"
 	"github.com/select-service/select-service/internal/selection/contract"
@@ -30,43 +32,66 @@ type session struct {
 	*request
 	scope *scope
 	claim *affinity.Claim // nil: no session, not claimed yet, or the reservation has it
+	keys  sessionKeys
 	kept  kept
 }
 
-// kept is what a choice has to do with the request's session.
-type kept struct {
-	session, group string // "": none
-	home           catalog.Rank
-	homed          bool   // there was a home before the choice
-	moved          string // why it may not be the chosen rank; "": it is
-}
+// sessionKeys are the keys of a request's session, of the group that it belongs to, and of the session that has
+// started it.
+type sessionKeys struct{ own, group, parent affinity.Key }
 
-// clone returns a copy that shares no memory with the request.
-func (k kept) clone() kept {
-	k.session, k.group = strings.Clone(k.session), strings.Clone(k.group)
-	return k
-}
-
-// The reasons why a request does not go to the rank of its session.
-const (
-	movedGone       = "gone"       // the rank is not schedulable
-	movedOverloaded = "overloaded" // its worker is
-	movedFiltered   = "filtered"   // the request's filter excludes it
-)
-
-// name returns the name of the request's session, "" if it has no effect: a request with a pinned
+// named returns the name of the request's session, "" if it has no effect: a request with a pinned
 // worker or an affinity target names its rank itself.
-func (s *session) name() string {
-	if s.api.sessions.Table == nil || s.Pinned != nil || s.Target != nil {
+func (s *session) named() string {
+	kept := s.api.config.SessionTTL
+	if s.SessionMode != HardSessions {
+		kept = s.api.config.HomeTTL
+	}
+	if kept == 0 || s.Pinned != nil || s.Target != nil {
 		return ""
 	}
 	return s.Session
 }
 
-// key returns the session's key. It has the snapshot's strings for the scope, since the
-// request's own would be kept once per session.
+// name is named for hard sessions alone.
+func (s *session) name() string {
+	if s.SessionMode != HardSessions {
+		return ""
+	}
+	return s.named()
+}
+
+// groups reports whether the session belongs to a group.
+func (s *session) groups() bool {
+	return s.Parent != "" && (s.Groups || s.SessionMode == HardSessions && s.api.config.SessionGroups)
+}
+
+// key returns the key that a hard session is bound by: that of its group, if it belongs to one, as in Dynamo.
 func (s *session) key() affinity.Key {
-	return sessionKey(s.scope.snapshot.Scope, s.SessionTenant, s.Session)
+	s.setKeys()
+	if s.groups() {
+		return s.keys.group
+	}
+	return s.keys.own
+}
+
+// setKeys sets the keys. They have the snapshot's strings for the scope, since the request's own would be kept
+// once per session.
+func (s *session) setKeys() {
+	if s.keys.own.Session != "" {
+		return
+	}
+	s.keys.own = sessionKey(s.scope.snapshot.Scope, s.SessionTenant, s.Session)
+	if s.groups() {
+		s.keys.parent = sessionKey(s.scope.snapshot.Scope, s.SessionTenant, s.Parent)
+		s.keys.group = groupKey(s.keys.parent)
+	}
+}
+
+// groupKey names the group of the sessions that another one, parent, has started. Without a tenant it is Dynamo's.
+func groupKey(parent affinity.Key) affinity.Key {
+	sum := blake3.Sum256([]byte(parent.Session))
+	return affinity.Key{Scope: parent.Scope, Session: affinity.GroupPrefix + hex.EncodeToString(sum[:])}
 }
 
 // tenantPrefix begins the names of tenants' sessions. No client may give such a name, so that nobody follows or ends the
@@ -84,12 +109,16 @@ func sessionKey(sc catalog.Scope, tenant, session string) affinity.Key {
 // check refuses names that are too long. stale reports whether a reservation has to claim the
 // session before anything else is checked, because it is bound to a rank that is not schedulable.
 func (s *session) check() (stale bool, err error) {
-	name := s.name()
+	name := s.named()
 	if len(name) > affinity.MaxSession {
 		return false, contract.Errorf(contract.BadRequest, "session affinity ID must not exceed %d bytes", affinity.MaxSession)
 	}
 	if identity.IsReserved(name) || name != "" && identity.IsReserved(s.Parent) {
 		return false, contract.Errorf(contract.BadRequest, "session affinity ID must not begin with a control character")
+	}
+	if name != "" && s.SessionMode != HardSessions {
+		s.setKeys()
+		return false, nil
 	}
 	if name == "" || !s.reserve {
 		return false, nil
@@ -175,8 +204,11 @@ const maxMoves = 4
 // ledger's lock. excluded is the bound rank if the request's filter excludes it: then
 // nothing may be booked.
 func (s *session) narrow(ranks []catalog.Entry) (narrowed []catalog.Entry, excluded *catalog.Rank, err error) {
-	if s.kept.session = s.name(); s.kept.session == "" {
+	if s.kept.session = s.named(); s.kept.session == "" {
 		return ranks, nil, nil
+	}
+	if s.SessionMode != HardSessions {
+		return s.findHome(ranks), nil, nil
 	}
 	for range maxMoves {
 		bound, ok := s.bound()
@@ -187,27 +219,29 @@ func (s *session) narrow(ranks []catalog.Entry) (narrowed []catalog.Entry, exclu
 			s.kept.home, s.kept.homed, s.kept.moved = bound, true, ""
 			return ranks[i : i+1], nil, nil
 		}
-		_, found := s.scope.snapshot.Entry(bound)
-		excluded := found && indexRank(s.scope.eligible, bound) < 0
-		s.kept.home, s.kept.homed, s.kept.moved = bound, true, movedGone
-		if excluded {
-			s.kept.moved = movedFiltered
-		} else if found {
-			s.kept.moved = movedOverloaded
-		}
-		switch {
-		case !s.reserve:
-			return ranks, nil, nil
-		case excluded && s.FilterBeforeSession:
+		s.kept.home, s.kept.homed, s.kept.moved = bound, true, s.whyNot(bound)
+		switch excluded := s.kept.moved == movedFiltered; {
+		case !s.reserve, excluded && s.FilterBeforeSession:
 			return ranks, nil, nil
 		case excluded:
 			return ranks, &bound, nil
-		case !found && !s.unschedulable(bound):
+		case s.kept.moved == movedGone && !s.unschedulable(bound):
 			return nil, nil, errSessionMoved
 		}
 		s.claim.Drop()
 	}
 	return ranks, nil, nil
+}
+
+// whyNot returns why a rank is not among those that may be chosen.
+func (s *session) whyNot(r catalog.Rank) string {
+	if _, found := s.scope.snapshot.Entry(r); !found {
+		return movedGone
+	}
+	if indexRank(s.scope.eligible, r) < 0 {
+		return movedFiltered
+	}
+	return movedOverloaded
 }
 
 // bound returns the rank that the session is bound to.
@@ -239,30 +273,41 @@ func (s *sessions) usable(session string) bool {
 	return s.Table != nil && session != "" && len(session) <= affinity.MaxSession && !identity.IsReserved(session)
 }
 
-// CountIgnored counts names of sessions that a request has and that are not used.
-func (a *API) CountIgnored(faults identity.Faults) { a.selections.Ignored(faults) }
-
-// EndSession notes that a tenant's session sends no further request: its binding ends at once.
+// EndSession notes that a tenant's session sends no further request: its binding or home ends at once, and that
+// of the sessions that it has started.
 func (a *API) EndSession(sc catalog.Scope, tenant, session string) {
-	if a.sessions.usable(session) {
-		forget(a.sessions.Table, sessionKey(sc, tenant, session))
+	if !a.sessions.usable(session) {
+		return
+	}
+	own := sessionKey(sc, tenant, session)
+	for _, k := range []affinity.Key{own, groupKey(own)} {
+		a.sessions.Forget(k)
+		forget(a.sessions.Table, k)
 	}
 }
 
-// SessionRank returns the rank that a tenant's session is bound to, if it is. It does not extend the binding.
+// SessionRank returns the rank that a tenant's session is bound to, or its home. It does not extend the binding.
 func (a *API) SessionRank(sc catalog.Scope, tenant, session string) (catalog.Rank, bool) {
 	if !a.sessions.usable(session) {
 		return catalog.Rank{}, false
 	}
-	return a.sessions.Lookup(sessionKey(sc, tenant, session))
+	r, _, ok := a.sessions.Home(sessionKey(sc, tenant, session))
+	return r, ok
 }
 
-// bindSession binds a tenant's session that is bound to no schedulable rank.
-func (a *API) bindSession(snap *catalog.Snapshot, tenant, session string, r catalog.Rank) {
-	if !a.sessions.usable(session) {
+// bindSession binds a tenant's session that is bound to no schedulable rank, or gives it a home if it has none.
+func (a *API) bindSession(snap *catalog.Snapshot, req *LoadRequest, r catalog.Rank) {
+	if !a.sessions.usable(req.Session) {
 		return
 	}
-	claim, wait := a.sessions.Claim(sessionKey(snap.Scope, tenant, session))
+	key := sessionKey(snap.Scope, req.SessionTenant, req.Session)
+	if req.SessionMode != HardSessions {
+		if home, _, ok := a.sessions.Home(key); !ok || a.sessions.isUnschedulable(home, snap) {
+			a.sessions.Settle(key, r, 0)
+		}
+		return
+	}
+	claim, wait := a.sessions.Claim(key)
 	if wait != nil {
 		wait.Leave()
 		return

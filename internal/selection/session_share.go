@@ -108,7 +108,7 @@ func pickDP(session string, n int) int {
 
 func toSession(b *affinity.Binding) replicasync.Session {
 	return replicasync.Session{
-		Scope: b.Scope, ID: b.Session, Rank: b.Rank, Sequence: b.Sequence, Writer: b.Writer, Idle: b.Idle,
+		Scope: b.Scope, ID: b.Session, Rank: b.Rank, Sequence: b.Sequence, Writer: b.Writer, Idle: b.Idle, Home: b.Home,
 	}
 }
 
@@ -117,7 +117,7 @@ func toSession(b *affinity.Binding) replicasync.Session {
 func toBinding(snap *catalog.Snapshot, s *replicasync.Session) affinity.Binding {
 	return affinity.Binding{
 		Key: affinity.Key{Scope: snap.Scope, Session: s.ID}, Rank: s.Rank,
-		Version: affinity.Version{Sequence: s.Sequence, Writer: s.Writer}, Idle: s.Idle,
+		Version: affinity.Version{Sequence: s.Sequence, Writer: s.Writer}, Idle: s.Idle, Home: s.Home,
 	}
 }
 

@@ -115,7 +115,7 @@ func (w *warmup) of(sc catalog.Scope) []catalog.Rank {
 func (c *choice) pickToWarm(ranks []catalog.Entry, v *reservations.View) (i int, ok bool) {
 	c.warmed = false
 	warm := c.api.warmup.of(c.Scope)
-	if warm == nil || c.Pinned != nil || c.Target != nil || c.Advisory || c.ExplainOnly ||
+	if warm == nil || c.session.kept.canStay() || c.Pinned != nil || c.Target != nil || c.Advisory || c.ExplainOnly ||
 		len(ranks) < 2 || rand.Float64() >= c.api.warmup.share || 4*c.mostCached() > uint64(c.prompt.size.Blocks) {
 		return 0, false
 	}

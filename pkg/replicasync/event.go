@@ -50,6 +50,7 @@ type event struct {
 	blockSize uint32
 	id        string
 	rank      catalog.Rank
+	home      bool // of a session: see Session.Home
 
 	// The fields below are set for booked only.
 

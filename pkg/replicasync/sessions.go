@@ -31,6 +31,9 @@ type Session struct {
 	// one session. A received Sequence is at most maxAhead beyond this replica's clock.
 	Sequence, Writer uint64
 	Idle             time.Duration // time since the last use ended; in snapshots only
+	// Home: the session may be moved from the rank, which is a wish, not a binding. It is a key that
+	// Dynamo's replicas skip: to them it is a binding that is replaced when the session moves.
+	Home bool
 }
 
 // Sessions are the sessions of this replica. All methods are safe for concurrent use.
@@ -64,7 +67,7 @@ func (r *Replica) SessionBound(s *Session) { r.enqueueSession(sessionBound, s) }
 func (r *Replica) SessionUnbound(s *Session) { r.enqueueSession(sessionUnbound, s) }
 
 func (r *Replica) enqueueSession(k kind, s *Session) {
-	e := event{kind: k, sender: s.Writer, sequence: s.Sequence, scope: s.Scope, id: s.ID, rank: s.Rank}
+	e := event{kind: k, sender: s.Writer, sequence: s.Sequence, scope: s.Scope, id: s.ID, rank: s.Rank, home: s.Home}
 	if !r.outbox.queue.put(e, weight(&e)) {
 		r.counts.drop(dropSendQueueFull)
 	}
@@ -72,7 +75,11 @@ func (r *Replica) enqueueSession(k kind, s *Session) {
 
 // session writes the message of a binding or of its end.
 func (e *encoder) session(ev *event) {
-	e.fields(7)
+	n := 7
+	if ev.home {
+		n++
+	}
+	e.fields(n)
 	e.string("model_name", ev.scope.Model)
 	e.string("routing_group", ev.scope.Tenant)
 	e.string("session_id", ev.id)
@@ -80,10 +87,16 @@ func (e *encoder) session(ev *event) {
 	e.uint("dp_rank", uint64(ev.rank.DP))
 	e.uint("sequence", ev.sequence)
 	e.uint("writer_id", ev.sender)
+	if ev.home {
+		e.bool("home", true)
+	}
 }
 
-// sessionFields are the fields of a session message. All are required; dp_rank may be nil.
-var sessionFields = []string{"model_name", "routing_group", "session_id", "worker_id", "dp_rank", "sequence", "writer_id"}
+// sessionFields are the fields of a session message. Those of Dynamo come first, and are required; dp_rank may be
+// nil. A message without keys has these alone.
+var sessionFields = []string{"model_name", "routing_group", "session_id", "worker_id", "dp_rank", "sequence", "writer_id", "home"}
+
+const dynamoSessionFields = 7
 
 // session decodes what a peer published on TopicSessions or TopicSessionEnds.
 func (r *reader) session(payload []byte) (s Session, err error) {
@@ -91,7 +104,11 @@ func (r *reader) session(payload []byte) (s Session, err error) {
 		return Session{}, errOversized
 	}
 	r.reset(payload)
-	err = r.fields(sessionFields, len(sessionFields), func(name string) (err error) {
+	names := sessionFields
+	if r.IsArray() {
+		names = names[:dynamoSessionFields]
+	}
+	err = r.fields(names, dynamoSessionFields, func(name string) (err error) {
 		switch name {
 		case "model_name":
 			s.Scope.Model, err = r.text()
@@ -109,6 +126,8 @@ func (r *reader) session(payload []byte) (s Session, err error) {
 			s.Sequence, err = r.uint(math.MaxUint64)
 		case "writer_id":
 			s.Writer, err = r.uint(math.MaxUint64)
+		case "home":
+			s.Home, err = r.bool()
 		}
 		return err
 	})
@@ -179,6 +198,7 @@ type sessionJSON struct {
 	Sequence uint64  `json:"sequence"`
 	Writer   uint64  `json:"writer_id"`
 	IdleMS   uint64  `json:"idle_ms"` // since its last use ended, 0 if it is in use
+	Home     bool    `json:"home,omitempty"`
 }
 
 // session converts and checks what a peer reports; late is the time since the page began
@@ -186,7 +206,7 @@ type sessionJSON struct {
 func (j *sessionJSON) session(late time.Duration) (Session, error) {
 	s := Session{
 		Scope: catalog.Scope{Model: j.Model, Tenant: j.Group}, ID: j.ID, Rank: catalog.Rank{Worker: j.Worker},
-		Sequence: j.Sequence, Writer: j.Writer, Idle: toDuration(j.IdleMS) + late,
+		Sequence: j.Sequence, Writer: j.Writer, Idle: toDuration(j.IdleMS) + late, Home: j.Home,
 	}
 	if s.AnyDP = j.DP == nil; !s.AnyDP {
 		s.Rank.DP = *j.DP
@@ -221,7 +241,7 @@ func (p *pageWriter) writeSessions(ctx context.Context, of Sessions, after uint6
 		s := &page[i]
 		line, err := json.Marshal(sessionJSON{
 			Model: s.Scope.Model, Group: s.Scope.Tenant, ID: s.ID, Worker: s.Rank.Worker, DP: &s.Rank.DP,
-			Sequence: s.Sequence, Writer: s.Writer, IdleMS: uint64(max(0, s.Idle) / time.Millisecond),
+			Sequence: s.Sequence, Writer: s.Writer, IdleMS: uint64(max(0, s.Idle) / time.Millisecond), Home: s.Home,
 		})
 		if err != nil {
 			return "", fmt.Errorf("session: %w", err)

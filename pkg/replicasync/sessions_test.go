@@ -98,8 +98,9 @@ func TestSessionRefused(t *testing.T) {
 		"worker nil":  list{"m", "g", "s", nil, 0, 5, 6},
 		"long":        whole(dict{"more": strings.Repeat("x", maxAnnouncement)}),
 		"text":        "session",
+		"home a text": whole(dict{"home": "yes"}),
 	}
-	for _, name := range sessionFields {
+	for _, name := range sessionFields[:dynamoSessionFields] {
 		bad["no "+name] = whole(dict{name: nil})
 	}
 	for name, m := range bad {

@@ -49,14 +49,16 @@ func (p *PredictedTTFT) dynamoCost() CostFunction { return CostFunction{Own: &p.
 
 // cost returns the cost of candidate i, without its taint factor.
 func (p *PredictedTTFT) cost(d *Decision, i int) ttft.Cost {
-	var q *Queue
-	if i < len(d.Queues) {
-		q = &d.Queues[i]
-	} else {
-		q = &Queue{}
-	}
 	u := p.Own.ToCompute(d.Prompt, &d.Candidates[i])
-	return d.Model.Cost(float64(u), float64(d.Prompt.Tokens), q, d.Model.Crowding)
+	return d.Model.Cost(float64(u), float64(d.Prompt.Tokens), p.queue(d, i), d.Model.Crowding)
+}
+
+// queue returns the unfinished work of candidate i; without queues there is none.
+func (p *PredictedTTFT) queue(d *Decision, i int) *Queue {
+	if i < len(d.Queues) {
+		return &d.Queues[i]
+	}
+	return &Queue{}
 }
 
 // Costs implements Policy. The unit is seconds, or blocks where Dynamo's cost is used.

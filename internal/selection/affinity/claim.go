@@ -42,7 +42,7 @@ func (c *Claim) Drop() {
 	if c.released || c.session != nil && c.session.decider == c {
 		return
 	}
-	s := t.currentLocked(c.key)
+	s := t.boundOrDecidingLocked(c.key)
 	switch {
 	case s != nil && s == c.session: // the session ends, also for its other claims
 		t.publishLocked(s, Publisher.SessionUnbound)

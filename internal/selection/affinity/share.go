@@ -29,6 +29,7 @@ type Binding struct {
 	Rank catalog.Rank
 	Version
 	Idle time.Duration // time since its last use ended
+	Home bool          // it is a session's home, which moves, and not a binding
 }
 
 // Publisher publishes bindings to other replicas. It is called under the table's lock, and must
@@ -59,7 +60,8 @@ const (
 
 // Apply merges a binding from peer, by the rules of dynamo-kv-router 1.6.1. It is inserted if
 // there is none, extends an equal one, and replaces one to another rank if its version is
-// greater. It is ignored while the first request of the session is being decided here. The name
+// greater. It is ignored while the first request of the session is being decided here. A binding
+// replaces a home, and is never replaced by one. The name
 // must be at most MaxSession bytes long, and Sequence below its largest value.
 func (t *Table) Apply(peer string, b Binding) Result {
 	t.mu.Lock()
@@ -69,9 +71,11 @@ func (t *Table) Apply(peer string, b Binding) Result {
 	since := now.Add(-b.Idle)
 	s := t.currentLocked(b.Key)
 	switch {
-	case b.Idle >= t.ttl, s != nil && s.decider != nil:
+	case b.Idle >= t.ttlFor(b.Home), s != nil && (s.decider != nil || b.Home && s.home == nil):
 		return Ignored
 	case s == nil:
+	case s.home != nil && !b.Home:
+		t.removeLocked(s)
 	case s.rank == b.Rank && b.Compare(s.version) >= 0:
 		s.version = b.Version
 		if s.idle != nil && since.After(s.since) {
@@ -88,6 +92,9 @@ func (t *Table) Apply(peer string, b Binding) Result {
 		return Full
 	}
 	s.rank, s.version = b.Rank, b.Version
+	if b.Home {
+		s.home = new(home)
+	}
 	t.idleLocked(s, since)
 	return Applied
 }
@@ -98,7 +105,7 @@ func (t *Table) ApplyUnbound(b Binding) Result {
 	defer t.mu.Unlock()
 	t.sequence = max(t.sequence, b.Sequence+1)
 	s := t.currentLocked(b.Key)
-	if s == nil || s.decider != nil || b.Compare(s.version) < 0 {
+	if s == nil || s.decider != nil || b.Home != (s.home != nil) || b.Compare(s.version) < 0 {
 		return Ignored
 	}
 	t.removeLocked(s)
@@ -124,7 +131,7 @@ func (t *Table) Bindings(after uint64, limit int) (page []Binding, next uint64, 
 }
 
 func (t *Table) bindingLocked(s *session) Binding {
-	b := Binding{Key: s.key, Rank: s.rank, Version: s.version}
+	b := Binding{Key: s.key, Rank: s.rank, Version: s.version, Home: s.home != nil}
 	if s.idle != nil {
 		b.Idle = max(0, t.now().Sub(s.since))
 	}
@@ -140,7 +147,7 @@ func (t *Table) nextVersionLocked() Version {
 
 func (t *Table) publishLocked(s *session, tell func(Publisher, Binding)) {
 	if t.shared != nil {
-		tell(t.shared, Binding{Key: s.key, Rank: s.rank, Version: s.version})
+		tell(t.shared, Binding{Key: s.key, Rank: s.rank, Version: s.version, Home: s.home != nil})
 	}
 }
 

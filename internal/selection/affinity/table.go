@@ -36,10 +36,11 @@ type Table struct {
 	// Limits of the waiting requests in all, and for one session.
 	maxWaiting, maxSessionWaiting int
 
-	maxBytes int64     // of all sessions; 0: no limit
-	recycles bool      // see Recycle
-	writer   uint64    // the writer in this process's versions
-	shared   Publisher // nil: sessions are not shared
+	homeTTL  time.Duration // see KeepHomes; 0: there are no homes
+	maxBytes int64         // of all sessions; 0: no limit
+	recycles bool          // see Recycle
+	writer   uint64        // the writer in this process's versions
+	shared   Publisher     // nil: sessions are not shared
 
 	// mu guards the fields below and the state of sessions and claims. It is held briefly,
 	// except if many requests wait for one session, many sessions expire, or a page of them is
@@ -47,14 +48,23 @@ type Table struct {
 	mu       sync.Mutex
 	sessions map[Key]*session
 	arrivals arrivals  // the same sessions in order of arrival
+	groups   int       // how many of them are groups
 	idle     list.List // of *session: bound and not claimed, the longest idle first
-	// foreign has, by peer, the idle sessions that came from peers and have not been used here.
+	// homes has the homes of sessions and those of groups that are used here, the longest idle first.
+	homes struct{ sessions, groups list.List }
+	// foreign has the idle sessions that came from peers and have not been used here.
 	// Those from a snapshot may stand behind younger ones.
-	foreign  map[string]*list.List
+	foreign  map[origin]*list.List
 	waiting  int    // waiters of all sessions
 	bytes    int64  // of all sessions
 	serial   uint64 // serial number of the newest session
 	sequence uint64 // sequence of this process's next version
+}
+
+// origin is the peer that sessions, or groups, came from.
+type origin struct {
+	peer  string
+	group bool
 }
 
 // session is a binding, or one that its first request is about to make. A session that is no
@@ -70,7 +80,10 @@ type session struct {
 	since   time.Time     // start of the idle time
 	peer    string        // the peer it came from; "": used here
 	serial  uint64        // serial number, in order of arrival
+	home    *home         // what a home has besides; nil: it is bound
 }
+
+func (s *session) origin() origin { return origin{s.peer, s.key.IsGroup()} }
 
 // Wait waits for the decision about a session. It has its claim when the decision has been made, or
 // when it must decide itself.
@@ -96,7 +109,7 @@ func New(ttl time.Duration, max int, now func() time.Time) *Table {
 	return &Table{
 		ttl: ttl, max: max, now: now,
 		maxWaiting: MaxWaiting, maxSessionWaiting: MaxSessionWaiting,
-		sessions: make(map[Key]*session), foreign: make(map[string]*list.List),
+		sessions: make(map[Key]*session), foreign: make(map[origin]*list.List),
 	}
 }
 
@@ -105,7 +118,7 @@ func (t *Table) Lookup(k Key) (catalog.Rank, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.currentLocked(k)
-	if s == nil || s.decider != nil {
+	if s == nil || s.decider != nil || s.home != nil {
 		return catalog.Rank{}, false
 	}
 	return s.rank, true
@@ -119,7 +132,7 @@ func (t *Table) Claim(k Key) (*Claim, *Wait) {
 	c := &Claim{table: t, key: k}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.currentLocked(k)
+	s := t.boundOrDecidingLocked(k)
 	switch {
 	case s == nil:
 		if s = t.addLocked(k, ""); s == nil {
@@ -171,11 +184,18 @@ func (t *Table) Sweep() {
 	t.sweepLocked()
 }
 
-// Len returns how many sessions there are.
+// Len returns how many sessions there are, without groups.
 func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.sessions)
+	return len(t.sessions) - t.groups
+}
+
+// Groups returns how many groups there are.
+func (t *Table) Groups() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.groups
 }
 
 // Waiting returns how many requests wait for the first one of their session.
@@ -194,6 +214,8 @@ func (t *Table) Bytes() int64 {
 
 func (t *Table) sweepLocked() {
 	t.sweepListLocked(&t.idle)
+	t.sweepListLocked(&t.homes.sessions)
+	t.sweepListLocked(&t.homes.groups)
 	for _, idle := range t.foreign {
 		t.sweepListLocked(idle)
 	}
@@ -203,7 +225,7 @@ func (t *Table) sweepListLocked(idle *list.List) {
 	now := t.now()
 	for el := idle.Front(); el != nil; el = idle.Front() {
 		s := el.Value.(*session)
-		if now.Sub(s.since) < t.ttl {
+		if now.Sub(s.since) < t.ttlOf(s) {
 			return
 		}
 		t.removeLocked(s)
@@ -213,7 +235,17 @@ func (t *Table) sweepListLocked(idle *list.List) {
 // currentLocked returns a session that has not expired, or nil.
 func (t *Table) currentLocked(k Key) *session {
 	s := t.sessions[k]
-	if s != nil && s.idle != nil && t.now().Sub(s.since) >= t.ttl {
+	if s != nil && s.idle != nil && t.now().Sub(s.since) >= t.ttlOf(s) {
+		t.removeLocked(s)
+		return nil
+	}
+	return s
+}
+
+// boundOrDecidingLocked is currentLocked without homes: a binding goes before the home of the same name, which is forgotten.
+func (t *Table) boundOrDecidingLocked(k Key) *session {
+	s := t.currentLocked(k)
+	if s != nil && s.home != nil {
 		t.removeLocked(s)
 		return nil
 	}
@@ -228,10 +260,12 @@ func (t *Table) addLocked(k Key, peer string) *session {
 		t.sweepLocked()
 	}
 	for !t.hasRoomLocked(k) {
-		most := t.mostForeignLocked(peer)
+		most := t.mostForeignLocked(origin{peer, k.IsGroup()})
 		switch {
 		case most != nil:
 			t.removeLocked(most.Front().Value.(*session))
+		case peer == "" && t.homesOf(k).Len() > 0:
+			t.removeLocked(t.homesOf(k).Front().Value.(*session))
 		case peer == "" && t.recycles && t.idle.Len() > 0:
 			t.removeLocked(t.idle.Front().Value.(*session))
 		default:
@@ -243,25 +277,32 @@ func (t *Table) addLocked(k Key, peer string) *session {
 	t.sessions[k] = s
 	t.arrivals.add(s)
 	t.bytes += k.size()
+	if k.IsGroup() {
+		t.groups++
+	}
 	return s
 }
 
 func (t *Table) hasRoomLocked(k Key) bool {
-	return len(t.sessions) < t.max && (t.maxBytes == 0 || t.bytes+k.size() <= t.maxBytes)
+	n := t.groups
+	if !k.IsGroup() {
+		n = len(t.sessions) - t.groups
+	}
+	return n < t.max && (t.maxBytes == 0 || t.bytes+k.size() <= t.maxBytes)
 }
 
-// mostForeignLocked returns the idle sessions of the peer that has most of them; nil if there
-// are none, or if peer itself has as many.
-func (t *Table) mostForeignLocked(peer string) (most *list.List) {
-	for _, idle := range t.foreign {
-		if most == nil || idle.Len() > most.Len() {
+// mostForeignLocked returns the idle sessions, or groups, of the peer that has most of them; nil if there
+// are none, or if by's peer itself has as many.
+func (t *Table) mostForeignLocked(by origin) (most *list.List) {
+	for of, idle := range t.foreign {
+		if of.group == by.group && (most == nil || idle.Len() > most.Len()) {
 			most = idle
 		}
 	}
-	if peer == "" || most == nil {
+	if by.peer == "" || most == nil {
 		return most
 	}
-	if own := t.foreign[peer]; own != nil && own.Len()+1 >= most.Len() {
+	if own := t.foreign[by]; own != nil && own.Len()+1 >= most.Len() {
 		return nil
 	}
 	return most
@@ -275,29 +316,33 @@ func (k *Key) size() int64 {
 
 // idleLocked marks that a session has no claims any more.
 func (t *Table) idleLocked(s *session, since time.Time) {
-	idle := &t.idle
-	if s.peer != "" {
-		if idle = t.foreign[s.peer]; idle == nil {
-			idle = list.New()
-			t.foreign[s.peer] = idle
-		}
+	if s.peer != "" && t.foreign[s.origin()] == nil {
+		t.foreign[s.origin()] = list.New()
 	}
-	s.since, s.idle = since, idle.PushBack(s)
+	s.since, s.idle = since, t.idleListLocked(s).PushBack(s)
 }
 
 // busyLocked undoes idleLocked.
 func (t *Table) busyLocked(s *session) {
-	switch {
-	case s.idle == nil:
-	case s.peer == "":
-		t.idle.Remove(s.idle)
-	default:
-		idle := t.foreign[s.peer]
-		if idle.Remove(s.idle); idle.Len() == 0 {
-			delete(t.foreign, s.peer)
-		}
+	if s.idle == nil {
+		return
+	}
+	idle := t.idleListLocked(s)
+	if idle.Remove(s.idle); s.peer != "" && idle.Len() == 0 {
+		delete(t.foreign, s.origin())
 	}
 	s.idle = nil
+}
+
+// idleListLocked returns the list that a session without claims is in.
+func (t *Table) idleListLocked(s *session) *list.List {
+	switch {
+	case s.peer != "":
+		return t.foreign[s.origin()]
+	case s.home != nil:
+		return t.homesOf(s.key)
+	}
+	return &t.idle
 }
 
 func (t *Table) removeLocked(s *session) {
@@ -305,6 +350,9 @@ func (t *Table) removeLocked(s *session) {
 	delete(t.sessions, s.key)
 	t.arrivals.remove(s)
 	t.bytes -= s.key.size()
+	if s.key.IsGroup() {
+		t.groups--
+	}
 }
 
 // bindLocked binds a session. The requests that waited get claims on it.
@@ -327,7 +375,7 @@ func (t *Table) wakeLocked(s *session) *Claim {
 // boundLocked returns the bound session of a key, and binds it to r if it was not bound. It is
 // nil if the table is full.
 func (t *Table) boundLocked(k Key, r catalog.Rank) *session {
-	s := t.currentLocked(k)
+	s := t.boundOrDecidingLocked(k)
 	switch {
 	case s == nil:
 		if s = t.addLocked(k, ""); s != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/select-service/select-service/pkg/indexer"
 	"github.com/select-service/select-service/pkg/kvevents"
 	"github.com/select-service/select-service/pkg/recovery"
+	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
@@ -26,6 +27,7 @@ type State struct {
 	// FirstTokens has what the kept decisions of the scope have predicted and observed.
 	FirstTokens *FirstTokens
 	Seeds       *SeedNames // adapters of the space's blocks
+	Children    Children   // of the scope's sessions
 
 	rules atomic.Pointer[Rules] // never nil
 
@@ -54,6 +56,14 @@ type Rules struct {
 	Policies  *policies.Scope
 	DecidedBy policies.Reason // why the deciding policy is that
 	Queue     *waitqueue.Queue
+}
+
+// Policy returns the policy that decides.
+func (r *Rules) Policy() selector.Policy {
+	if r.Policies == nil {
+		return selector.CostFunction{}
+	}
+	return r.Policies.Policy
 }
 
 // Learner has learned how long the prefills of the scope take. It is nil if no policy predicts that.

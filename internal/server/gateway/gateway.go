@@ -32,6 +32,10 @@ type Config struct {
 	MetadataPrefix string
 	// Sessions knows the headers by which clients name their sessions; nil: those of identity.New.
 	Sessions *identity.Table
+	// SessionMode says how firmly sessions stay together, and SessionGroups whether those do that one session
+	// has started.
+	SessionMode   selection.SessionMode
+	SessionGroups bool
 	// Paths are those that requests may name; nil: all.
 	Paths *routes.Set
 	// RetryAfter is the value of Retry-After in seconds, for requests that are refused for want

@@ -208,7 +208,8 @@ func (r *request) selection(prefill bool) *selection.SelectRequest {
 	f := r.filter(prefill)
 	req := &selection.SelectRequest{
 		Scope: r.target.scope, Prompt: r.prompt, ExpectedOutputTokens: r.body.Hints.OutputTokens,
-		PolicyClass: r.head.class, Session: r.head.session.ID, SessionTenant: r.sessionTenant(), FilterBeforeSession: true, Lease: r.config.Lease,
+		PolicyClass: r.head.class, Session: r.head.session.ID, SessionTenant: r.sessionTenant(), Parent: r.head.session.Parent,
+		SessionMode: r.config.SessionMode, Groups: r.config.SessionGroups, FilterBeforeSession: true, Lease: r.config.Lease,
 		Eligible: f.eligible, EligibleKey: f.key(), ByLoad: r.light, Trace: r.head.span,
 	}
 	priority, strict := r.head.priority, r.head.strictPriority
@@ -554,6 +555,7 @@ func (r *request) leastLoaded(ctx context.Context) (*Placement, *Problem) {
 		sel, err := r.api.PlaceByLoad(&selection.LoadRequest{
 			Scope: r.target.scope, Eligible: r.filter(false).eligible, Fallbacks: fallbacks,
 			Book: r.head.HasBody, Lease: r.config.Lease, Only: r.only, Session: session, SessionTenant: r.sessionTenant(),
+			SessionMode: r.config.SessionMode,
 		})
 		switch {
 		case err != nil && r.only != nil: // it has just left

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/helpers/servicetest"
@@ -691,5 +692,31 @@ func TestLengthOfWorkers(t *testing.T) {
 	defer e.close()
 	if n := w.Loads(nil, nil)[0].Loads[0].PrefillTokens; n != 32 {
 		t.Errorf("%d tokens booked, want 32", n)
+	}
+}
+
+// TestGroups: sub-agents of a Claude Code session come together, beside their busy root, although nothing is cached and their
+// sessions do not bind. Their headers are those of the client (Dynamo, docs/agents/session-ids.md).
+func TestGroups(t *testing.T) {
+	for _, mode := range []selection.SessionMode{selection.LooseSessions, selection.SoftSessions} {
+		w := start(t, func(c *node.Config, s *settings) {
+			c.Selection.HomeTTL, s.SessionMode, s.SessionGroups = time.Hour, mode, true
+			servicetest.Policy(t, "predicted-ttft", "")(c)
+		})
+		for id := range uint64(8) {
+			w.put(id, 1)
+		}
+		root, at := w.post(chatPath, chat(servicetest.Prompt(1, 2000), ""), "x-claude-code-session-id", "s")
+		defer root.close()
+		children := make(map[string]int)
+		for i := range 6 {
+			ids := append(servicetest.Prompt(2, 2000), servicetest.Prompt(uint32(10+i), 50)...)
+			e, p := w.post(chatPath, chat(ids, ""), "x-claude-code-session-id", "s", "x-claude-code-agent-id", fmt.Sprint("c", i))
+			defer e.close()
+			children[p.destination]++
+		}
+		if len(children) > 2 || children[at.destination] > 0 {
+			t.Errorf("mode %d: the root is at %s, its sub-agents at %v", mode, at.destination, children)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -45,6 +46,9 @@ func (r *request) steer(ctx context.Context, targets []target) []target {
 		func() bool { return r.bindTo(ctx, r.head.stored.ID) },
 		func() bool { return r.bindTo(ctx, r.body.Refers) },
 		func() bool {
+			if r.config.SessionMode == selection.LooseSessions {
+				return false
+			}
 			rank, ok := r.api.SessionRank(r.target.scope, r.sessionTenant(), r.head.session.ID)
 			return ok && r.restrict(ctx, rank)
 		},

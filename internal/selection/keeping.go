@@ -1,0 +1,145 @@
+package selection
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector"
+)
+
+// Soft sessions and groups. The home of a session is the rank of its last request, that of a group the rank
+// where the last of the sessions that one session has started has come to. A request stays at home unless
+// another rank's cost, which has what must be computed there now, is lower by more than what a move costs
+// later: what the home has of the prompt and the other rank has not takes room there from sessions that come
+// back with the chance returnChance, and is then to be computed again.
+
+// returnChance is the chance that a session sends another request.
+const returnChance = 0.5
+
+// kept is what a choice has to do with the request's session.
+type kept struct {
+	session, group string // "": none
+	home           catalog.Rank
+	homed          bool         // there was a home before the choice
+	ofGroup        bool         // the session has had no home: that of its group is, or will be, where it goes
+	beside         bool         // the session must not go to parent while that is busy
+	parent         catalog.Rank // of the session that has started this one
+	moved          string       // why home may not be the chosen rank; "": it is
+	// more is how much more the home costs than the chosen rank, and move what the move costs, in the
+	// policy's unit, if that is why.
+	more, move float64
+}
+
+// clone returns a copy that shares no memory with the request.
+func (k kept) clone() kept {
+	k.session, k.group = strings.Clone(k.session), strings.Clone(k.group)
+	return k
+}
+
+// canStay reports whether the session's home is among the ranks that may be chosen.
+func (k *kept) canStay() bool { return k.homed && k.moved == "" }
+
+// The reasons why a request does not go to the rank of its session.
+const (
+	movedGone       = "gone"       // the rank is not schedulable
+	movedOverloaded = "overloaded" // its worker is
+	movedFiltered   = "filtered"   // the request's filter excludes it
+	movedBusy       = "busy"       // another rank costs less, and the move pays
+)
+
+// because returns the reason of a move for people.
+func (k *kept) because(unit string) string {
+	if k.moved != movedBusy {
+		return k.moved
+	}
+	return fmt.Sprintf("%s: home costs %.3g %s more, a move %.3g", k.moved, k.more, unit, k.move)
+}
+
+// findHome finds the home of the request's session, or else that of its group. It returns the ranks that may be
+// chosen, under the ledger's lock: a session that is bound for others goes where it is bound.
+func (s *session) findHome(ranks []catalog.Entry) []catalog.Entry {
+	table, k := s.api.sessions.Table, &s.kept
+	*k = kept{session: k.session}
+	if s.groups() {
+		k.group = s.Parent
+	}
+	var bound bool
+	if k.home, bound, k.homed = table.Home(s.keys.own); s.SessionMode == LooseSessions && k.group == "" && !bound {
+		k.homed = false
+	}
+	if k.group != "" && !k.homed {
+		k.ofGroup = true
+		k.home, _, k.homed = table.Home(s.keys.group)
+		k.parent, _, k.beside = table.Home(s.keys.parent)
+	}
+	if !k.homed {
+		return ranks
+	}
+	i := indexRank(ranks, k.home)
+	if i < 0 {
+		k.moved = s.whyNot(k.home)
+	} else if bound {
+		return ranks[i : i+1]
+	}
+	return ranks
+}
+
+// settle notes where a reservation of the request goes, under the ledger's lock: the next one may ask at once.
+func (s *session) settle(r catalog.Rank, tokens uint64) {
+	table, k := s.api.sessions.Table, &s.kept
+	if k.session == "" || s.SessionMode == HardSessions {
+		return
+	}
+	first := table.Settle(s.keys.own, r, tokens)
+	if k.group == "" {
+		return
+	}
+	founded := false
+	if k.ofGroup && k.moved != movedFiltered {
+		founded = table.Settle(s.keys.group, r, tokens)
+	} else {
+		table.Touch(s.keys.group)
+	}
+	if first {
+		s.scope.state.Children.Note(founded)
+	}
+}
+
+// keepHome returns the index of the rank that a request with a home goes to, if rank i has been picked.
+func (c *choice) keepHome(ranks []catalog.Entry, i int) int {
+	k := &c.session.kept
+	if !k.canStay() || ranks[i].Rank == k.home {
+		return i
+	}
+	home := 0
+	for ranks[home].Rank != k.home {
+		home++
+	}
+	more, move := c.costs[home]-c.costs[i], 1.0 // by load alone: of one request
+	if !c.ByLoad {
+		move = returnChance * selector.Recompute(c.scope.rules.Policy(), &c.decision, home, i)
+	}
+	if c.candidates[home].Known && more <= move {
+		return home
+	}
+	k.moved, k.more, k.move = movedBusy, more, move
+	return i
+}
+
+// compared returns the costs by which the ranks are compared. For the first session of a group they are those
+// of all its sessions that are expected: each meets the load that is there, and the first one alone computes
+// the prompt.
+func (c *choice) compared() []float64 {
+	k := &c.session.kept
+	if !k.ofGroup || k.homed {
+		return c.costs
+	}
+	coming := c.scope.state.Children.Mean() - 1
+	policy := c.scope.rules.Policy()
+	c.group = c.group[:0]
+	for i, cost := range c.costs {
+		c.group = append(c.group, cost+coming*max(0, cost-selector.PrefillTerm(policy, &c.decision, i)))
+	}
+	return c.group
+}
