@@ -14,6 +14,7 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/node/statefile"
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
@@ -258,4 +259,60 @@ func TestStateMutated(t *testing.T) {
 		again.WantDevice(servicetest.Prompt(1, 12), want)
 		again.save()
 	}
+}
+
+// TestSessionsOnDisk: homes of sessions and of groups, and bindings, are where they were after a restart, for as long as
+// they were to be known; what was bound to a worker that has gone is forgotten.
+func TestSessionsOnDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := t.TempDir()
+		change := []func(*node.Config){servicetest.EventsOff, func(c *node.Config) {
+			c.Selection.HomeTTL, c.Selection.SessionTTL = time.Hour, time.Hour
+		}}
+		w := startAt(t, path, change...)
+		for id := range uint64(3) {
+			w.Put(servicetest.Record(id, 1))
+		}
+		odd := "not UTF-8: \xff"
+		for session, at := range map[string]uint64{"soft": 1, odd: 2, "hard": 1} {
+			req := servicetest.Ask(servicetest.Prompt(1, 8))
+			req.Session, req.Parent, req.Groups, req.AllowedWorkers, req.HasAllowedWorkers = session, "p", true, []uint64{at}, true
+			if session != "hard" {
+				req.SessionMode = selection.SoftSessions
+			} else {
+				req.Groups = false
+			}
+			if _, err := w.Select(t.Context(), req, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(20 * time.Minute)
+		w.save()
+		time.Sleep(30 * time.Minute)
+		w = startAt(t, path, change...)
+		known := func() (all [4]bool) {
+			for i, session := range []string{"soft", odd, "hard"} {
+				_, all[i] = w.SessionRank(servicetest.Scope, "", session)
+			}
+			req := servicetest.Ask(servicetest.Prompt(9, 8))
+			req.Session, req.Parent, req.Groups, req.SessionMode = "new", "p", true, selection.LooseSessions
+			x, err := w.Explain(t.Context(), req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all[3] = x.Home != nil
+			return all
+		}
+		if got := known(); got != [4]bool{true, true, true, true} {
+			t.Errorf("known after the restart: %v", got)
+		}
+		if r, _ := w.SessionRank(servicetest.Scope, "", odd); r.Worker != 2 {
+			t.Errorf("at %v", r)
+		}
+		time.Sleep(10 * time.Minute) // an hour since they were used
+		if got := known(); got != [4]bool{2: true} { // the request of the hard session was under way when it was saved
+			t.Errorf("known after an hour: %v", got)
+		}
+		w.save()
+	})
 }

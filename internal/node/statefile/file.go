@@ -22,19 +22,20 @@ const readerMemory = 512 << 10
 // file is a snapshot that has been checked from beginning to end. Its content is read from
 // disk, and checked again, when it is asked for. A file is not safe for concurrent use.
 type file struct {
-	in      *os.File
-	header  header
-	bytes   int64
-	ranks   []rankHead
-	blocks  [][]ref // sections of blocks by rank; nil if they are void
-	entries []uint64
-	workers []ref
-	tracked []ref
-	booked  []ref
-	learned []ref
-	keys    []ref
-	payload []byte // scratch
-	piece   piece
+	in       *os.File
+	header   header
+	bytes    int64
+	ranks    []rankHead
+	blocks   [][]ref // sections of blocks by rank; nil if they are void
+	entries  []uint64
+	workers  []ref
+	tracked  []ref
+	booked   []ref
+	learned  []ref
+	sessions []ref
+	keys     []ref
+	payload  []byte // scratch
+	piece    piece
 }
 
 // usualSection is the usual maximum of a section of blocks, in bytes.
@@ -173,6 +174,10 @@ func (f *file) note(s ref, known map[string]struct{}) bool {
 	case learnedKind:
 		f.learned = append(f.learned, s)
 		return json.Unmarshal(f.payload, new(learned)) == nil
+	case sessionKind:
+		f.sessions = append(f.sessions, s)
+		var one session
+		return json.Unmarshal(f.payload, &one) == nil && one.ok()
 	case keysKind:
 		f.keys = append(f.keys, s)
 		return json.Unmarshal(f.payload, new(catalog.Scope)) == nil

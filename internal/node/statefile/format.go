@@ -43,6 +43,7 @@ const (
 	endKind
 	learnedKind
 	keysKind
+	sessionKind
 )
 
 // rankHead is the description of a rank in a file, besides its blocks.

@@ -28,6 +28,7 @@ type Parts struct {
 	Scopes   *scopes.Registry
 	Ledger   *reservations.Ledger
 	Learners *policies.Learners
+	Sessions Sessions
 	Streams  *kvevents.Subscribers
 	// RestoreBlocks: the blocks of a snapshot can be used, since engines publish events and the
 	// index does not come from other replicas.
@@ -149,9 +150,12 @@ func (s *State) Restore() {
 	if err == nil {
 		workers, err = s.restoreWorkers(f)
 	}
-	var booked, ended int
+	var booked, ended, sessions int
 	if err == nil {
 		booked, ended, err = s.restoreReservations(f)
+	}
+	if err == nil {
+		sessions, err = s.restoreSessions(f)
 	}
 	if err != nil {
 		s.failures[faultIO].Add(1)
@@ -162,7 +166,7 @@ func (s *State) Restore() {
 		_ = f.Close()
 	}
 	s.log.WithLevel(levelOf(err)).Err(err).Time("written", f.Written()).Int64("bytes", f.Bytes()).
-		Int("workers", workers).Int("reservations", booked).Int("reservations_ended", ended).Int("learned_scopes", learned).
+		Int("workers", workers).Int("reservations", booked).Int("reservations_ended", ended).Int("sessions", sessions).Int("learned_scopes", learned).
 		Int("ranks_to_prove", ranks).Uint64("blocks_to_prove", entries).
 		Dur("took", time.Since(began)).Msg("snapshot restored")
 }
@@ -313,6 +317,9 @@ func (s *State) fill(ctx context.Context, w *writer, p *pacer) error {
 		if err := s.writeIndex(ctx, w, p, sc, state, points, carried); err != nil {
 			return err
 		}
+	}
+	if err := s.writeSessions(w); err != nil {
+		return err
 	}
 	return s.writeReservations(ctx, w, p)
 }
