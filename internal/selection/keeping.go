@@ -10,9 +10,10 @@ import (
 
 // Soft sessions and groups. The home of a session is the rank of its last request, that of a group the rank
 // where the last of the sessions that one session has started has come to. A request stays at home unless
-// another rank's cost, which has what must be computed there now, is lower by more than what a move costs
-// later: what the home has of the prompt and the other rank has not takes room there from sessions that come
-// back with the chance returnChance, and is then to be computed again.
+// another rank's cost is lower by more than what the move costs: the work of computing there what the home has
+// of the prompt and the other rank has not. It counts now, since the fleet would not have it at home, where
+// costs have only what the request itself and others wait for it; and, with the chance that the session comes
+// back, for its coming turns.
 
 // returnChance is the chance that a session sends another request.
 const returnChance = 0.5
@@ -118,7 +119,7 @@ func (c *choice) keepHome(ranks []catalog.Entry, i int) int {
 	}
 	more, move := c.costs[home]-c.costs[i], 1.0 // by load alone: of one request
 	if !c.ByLoad {
-		move = returnChance * selector.Recompute(c.scope.rules.Policy(), &c.decision, home, i)
+		move = (1 + returnChance) * selector.Recompute(c.scope.rules.Policy(), &c.decision, home, i)
 	}
 	if c.candidates[home].Known && more <= move {
 		return home

@@ -1,13 +1,20 @@
 package selection_test
 
 import (
+	"encoding/json"
 	"fmt"
+	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
@@ -100,5 +107,224 @@ func TestFanOutSpreads(t *testing.T) {
 func TestGroupName(t *testing.T) {
 	if got, want := selection.GroupName("abc"), "\x01sg:6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"; got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestGroupsAmongReplicas: replicas agree where a group is, also while one of them is killed in a fan-out.
+func TestGroupsAmongReplicas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := servicetest.NewMesh()
+		change := []func(*node.Config){servicetest.EventsOff, homes, keeping, servicetest.Policy(t, "predicted-ttft", "")}
+		a, b := m.Start(t, "a", change...), m.Start(t, "b", change...)
+		m.Connect(t, "a", "b")
+		for _, w := range []*servicetest.World{a, b} {
+			for id := range uint64(8) {
+				w.Put(servicetest.Record(id, 1))
+			}
+		}
+		servicetest.Announced()
+		first := fanOut(a, "p", 0, 6)
+		synctest.Wait()
+		home := func(w *servicetest.World, name string) catalog.Rank {
+			r := servicetest.Ask(child(1, 99))
+			soft(name, "p")(r)
+			x, err := w.Explain(t.Context(), r)
+			if err != nil || x.Home == nil {
+				t.Fatalf("%+v, %v", x, err)
+			}
+			return *x.Home
+		}
+		group := home(b, "new")
+		if got := home(a, "new"); got != group {
+			t.Errorf("the group is at %v and %v", got, group)
+		}
+		for i := range 6 { // each child has a home of its own
+			if name := fmt.Sprint("p ", i); home(a, name) != home(b, name) {
+				t.Errorf("%s is at %v and %v", name, home(a, name), home(b, name))
+			}
+		}
+		a.Stop()
+		if got := home(b, "new"); got != group {
+			t.Errorf("the group has gone from %v to %v", group, got)
+		}
+		all := fanOut(b, "p", 6, 10)
+		for id, n := range first {
+			all[id] += n
+		}
+		if len(all) > 3 {
+			t.Errorf("the children are on %v", all)
+		}
+	})
+}
+
+// TestHardGroups: hard sessions of one parent are bound together if that is on, whatever the load, and their parent's last request
+// ends that. Another tenant's parent of that name has another group.
+func TestHardGroups(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		w := family(t, sessions, func(c *node.Config) { c.Selection.SessionGroups = on })
+		hard := func(session, parent, tenant string) func(*selection.SelectRequest) {
+			return func(r *selection.SelectRequest) { r.Session, r.Parent, r.SessionTenant = session, parent, tenant }
+		}
+		at := make(map[uint64]int)
+		for i := range 8 {
+			sel, err := reserve(w, fmt.Sprint(i), child(1, uint32(i)), hard(fmt.Sprint("c", i), "p", ""))
+			if err != nil {
+				t.Fatal(err)
+			}
+			at[sel.Rank.Worker]++
+		}
+		if (len(at) == 1) != on {
+			t.Errorf("groups %t: the children are on %v", on, at)
+		}
+		where := func(tenant string) *catalog.Rank {
+			r := servicetest.Ask(child(1, 99))
+			hard("new", "p", tenant)(r)
+			x, err := w.Explain(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return x.Home
+		}
+		if (where("") != nil) != on || where("other") != nil {
+			t.Errorf("groups %t: a new child's home is %v, another tenant's %v", on, where(""), where("other"))
+		}
+		w.EndSession(servicetest.Scope, "", "p")
+		for i := range 8 { // until they end, requests keep what they are of
+			if err := w.Free(fmt.Sprint(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if where("") != nil {
+			t.Error("the group outlives its parent")
+		}
+	}
+}
+
+// TestBindingGoesFirst: a hard binding is followed by requests of a soft session of its name, however dear its rank is, and replaces
+// a home.
+func TestBindingGoesFirst(t *testing.T) {
+	w := family(t, sessions)
+	if _, err := reserve(w, "soft", servicetest.Prompt(1, 100), soft("s", ""), onWorkers(1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reserve(w, "hard", servicetest.Prompt(1, 100), of("s"), onWorkers(2)); err != nil {
+		t.Fatal(err)
+	}
+	w.Burden("work", 2, 0, 100, 1_000_000)
+	if sel, err := reserve(w, "again", servicetest.Prompt(1, 100), soft("s", "")); err != nil || sel.Rank.Worker != 2 {
+		t.Errorf("on %v, %v", sel.Rank, err)
+	}
+}
+
+// TestSoftSessions: a session stays where it is, though another rank costs a little less, moves where that costs less by more than what
+// is computed again, says so, and its next turn is at home there. Without the mode it has no home.
+func TestSoftSessions(t *testing.T) {
+	for _, mode := range []selection.SessionMode{selection.SoftSessions, selection.LooseSessions} {
+		w := family(t)
+		turn := func(id string) *selection.Explanation {
+			r := servicetest.Ask(servicetest.Prompt(1, 6000))
+			soft("s", "")(r)
+			r.SessionMode, r.Explain, r.ReservationID = mode, true, &id
+			sel, err := w.Select(t.Context(), r, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return sel.Explanation
+		}
+		first := turn("1")
+		if first.Home != nil || first.MovedBecause != "" {
+			t.Errorf("the first turn has the home %v", first.Home)
+		}
+		second := turn("2")
+		if mode == selection.LooseSessions {
+			if second.Home != nil {
+				t.Errorf("a loose session has the home %v", second.Home)
+			}
+			continue
+		}
+		if *second.Home != *first.Chosen || *second.Chosen != *first.Chosen {
+			t.Errorf("the second turn goes from %v to %v", second.Home, second.Chosen)
+		}
+		w.Burden("work", first.Chosen.Worker, 0, 100, 1_000_000)
+		third := turn("3")
+		if *third.Chosen == *first.Chosen || *third.Home != *first.Chosen || !strings.HasPrefix(third.MovedBecause, "busy: home costs ") || !strings.Contains(third.MovedBecause, " seconds more, a move ") {
+			t.Errorf("the third turn goes from %v to %v: %q", third.Home, third.Chosen, third.MovedBecause)
+		}
+		if fourth := turn("4"); *fourth.Home != *third.Chosen || *fourth.Chosen != *third.Chosen {
+			t.Errorf("the fourth turn goes from %v to %v", fourth.Home, fourth.Chosen)
+		}
+	}
+}
+
+// TestSelectBindsNothing: only a reservation gives a session or a group a home.
+func TestSelectBindsNothing(t *testing.T) {
+	w := family(t)
+	for range 3 {
+		r := servicetest.Ask(servicetest.Prompt(1, 100))
+		soft("s", "p")(r)
+		if _, err := w.Select(t.Context(), r, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if kept := w.Remembered(); kept.Sessions != 0 {
+		t.Errorf("%+v", kept)
+	}
+}
+
+// TestWideScope: a session keeps its home where the choice looks at few of many ranks.
+func TestWideScope(t *testing.T) {
+	w := servicetest.Start(t, servicetest.EventsOff, homes, keeping, servicetest.Policy(t, "predicted-ttft", ""))
+	for id := range uint64(16) {
+		w.Put(servicetest.Record(id, 8))
+	}
+	for i := range 20 {
+		session := fmt.Sprint("s", i%4)
+		var home catalog.Rank
+		bound := i >= 4
+		if bound {
+			home, _ = w.SessionRank(servicetest.Scope, "", session)
+		}
+		sel, err := reserve(w, fmt.Sprint(i), servicetest.Prompt(uint32(i%4), 2000), soft(session, ""))
+		if err != nil || bound && sel.Rank != home {
+			t.Fatalf("turn %d: from %v to %v, %v", i, home, sel.Rank, err)
+		}
+	}
+	if at := fanOut(w, "p", 0, 16); len(at) > 3 {
+		t.Errorf("children on %v", at)
+	}
+}
+
+// TestNoIdentity: requests without a session get the same answers, byte for byte, whether homes are known or not.
+func TestNoIdentity(t *testing.T) {
+	for _, policy := range []string{"", "predicted-ttft"} {
+		synctest.Test(t, func(t *testing.T) {
+			var answers [2][]string
+			for i, change := range []func(*node.Config){func(*node.Config) {}, homes} {
+				fixed := func(c *node.Config) { c.Selection.Random = rand.New(rand.NewPCG(1, 1)) }
+				w := servicetest.Start(t, servicetest.EventsOff, keeping, change, fixed, func(c *node.Config) {
+					if policy != "" {
+						servicetest.Policy(t, policy, "")(c)
+					}
+				})
+				for id := range uint64(5) {
+					w.Put(servicetest.Record(id, 8))
+				}
+				for n := range 60 {
+					sel, err := reserve(w, fmt.Sprint(n), servicetest.Prompt(uint32(n%7), 40+n), func(r *selection.SelectRequest) { r.Explain = n%3 == 0 })
+					if err != nil {
+						t.Fatal(err)
+					}
+					x, err := json.Marshal(sel.Explanation)
+					if err != nil {
+						t.Fatal(err)
+					}
+					answers[i] = append(answers[i], fmt.Sprint(sel.Rank, sel.Endpoint, sel.Overlap, sel.EffectivePrefillTokens, string(x)))
+				}
+				w.Stop()
+			}
+			if diff := cmp.Diff(answers[0], answers[1]); diff != "" {
+				t.Errorf("(-without +with homes):\n%s", diff)
+			}
+		})
 	}
 }

@@ -142,7 +142,9 @@ func (a *API) ShareSessions(process uint64, replica *replicasync.Replica) {
 }
 
 // Sessions returns the sessions, groups and owners of ids as replicas have them.
-func (a *API) Sessions() replicasync.Sessions { return &sharedSessions{sessions: &a.sessions, owners: a.owners} }
+func (a *API) Sessions() replicasync.Sessions {
+	return &sharedSessions{sessions: &a.sessions, owners: a.owners}
+}
 
 // Sweep drops expired state, and wakes retries whose id another replica has booked. It must be
 // called every second.
