@@ -69,7 +69,7 @@ func (s *Service) remembered(yield func(kind string, n int) bool) {
 	if !yield("answers", r.Answers) || !yield("selections", r.Pending) {
 		return
 	}
-	if r.HasSessions && (!yield("sessions", r.Sessions) || !yield("session_waiters", r.SessionWaiters)) {
+	if r.HasSessions && (!yield("sessions", r.Sessions) || !yield("session_groups", r.Groups) || !yield("session_waiters", r.SessionWaiters)) {
 		return
 	}
 	if x := s.scopes.Approximate(); x != nil {

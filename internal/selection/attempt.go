@@ -420,6 +420,9 @@ func (a *attempt) noteBooked(record *idempotencyRecord) {
 	}
 	a.api.booked(record, a.scope.state, *chosen, p.local, p.size)
 	a.session.handOver()
+	if k := &a.session.kept; k.session != "" {
+		a.api.selections.Turns.Note(k.turn)
+	}
 }
 
 // bookError returns the caller's error for a failed booking. wanted says how to treat an id that

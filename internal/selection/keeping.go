@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
 )
@@ -26,7 +27,7 @@ type kept struct {
 	ofGroup        bool         // the session has had no home: that of its group is, or will be, where it goes
 	beside         bool         // the session must not go to parent while that is busy
 	parent         catalog.Rank // of the session that has started this one
-	moved          string       // why home may not be the chosen rank; "": it is
+	turn           counts.Turn  // where the request goes
 	// more is how much more the home costs than the chosen rank, and move what the move costs, in the
 	// policy's unit, if that is why.
 	more, move float64
@@ -39,22 +40,14 @@ func (k kept) clone() kept {
 }
 
 // canStay reports whether the session's home is among the ranks that may be chosen.
-func (k *kept) canStay() bool { return k.homed && k.moved == "" }
-
-// The reasons why a request does not go to the rank of its session.
-const (
-	movedGone       = "gone"       // the rank is not schedulable
-	movedOverloaded = "overloaded" // its worker is
-	movedFiltered   = "filtered"   // the request's filter excludes it
-	movedBusy       = "busy"       // another rank costs less, and the move pays
-)
+func (k *kept) canStay() bool { return k.turn == counts.TurnHome }
 
 // because returns the reason of a move for people.
 func (k *kept) because(unit string) string {
-	if k.moved != movedBusy {
-		return k.moved
+	if k.turn != counts.TurnBusy {
+		return k.turn.String()
 	}
-	return fmt.Sprintf("%s: home costs %.3g %s more, a move %.3g", k.moved, k.more, unit, k.move)
+	return fmt.Sprintf("%s: home costs %.3g %s more, a move %.3g", k.turn, k.more, unit, k.move)
 }
 
 // findHome finds the home of the request's session, or else that of its group. It returns the ranks that may be
@@ -77,9 +70,10 @@ func (s *session) findHome(ranks []catalog.Entry) []catalog.Entry {
 	if !k.homed {
 		return ranks
 	}
+	k.turn = counts.TurnHome
 	i := indexRank(ranks, k.home)
 	if i < 0 {
-		k.moved = s.whyNot(k.home)
+		k.turn = s.whyNot(k.home)
 	} else if bound {
 		return ranks[i : i+1]
 	}
@@ -97,7 +91,7 @@ func (s *session) settle(r catalog.Rank, tokens uint64) {
 		return
 	}
 	founded := false
-	if k.ofGroup && k.moved != movedFiltered {
+	if k.ofGroup && k.turn != counts.TurnFiltered {
 		founded = table.Settle(s.keys.group, r, tokens)
 	} else {
 		table.Touch(s.keys.group)
@@ -124,7 +118,7 @@ func (c *choice) keepHome(ranks []catalog.Entry, i int) int {
 	if c.candidates[home].Known && more <= move {
 		return home
 	}
-	k.moved, k.more, k.move = movedBusy, more, move
+	k.turn, k.more, k.move = counts.TurnBusy, more, move
 	return i
 }
 

@@ -253,6 +253,11 @@ func TestSoftSessions(t *testing.T) {
 		if fourth := turn("4"); *fourth.Home != *third.Chosen || *fourth.Chosen != *third.Chosen {
 			t.Errorf("the fourth turn goes from %v to %v", fourth.Home, fourth.Chosen)
 		}
+		for went, want := range map[string]float64{"new": 1, "home": 2, "busy": 1, "gone": 0} {
+			if got := servicetest.Sum(w.Metrics()["session_turns_total"], went); got != want {
+				t.Errorf("%v turns %s, want %v", got, went, want)
+			}
+		}
 	}
 }
 

@@ -173,8 +173,8 @@ type Remembered struct {
 	Pending int // selections that can be booked by their id alone
 	// HasSessions: sessions are on. SessionWaiters is the number of requests that wait for the
 	// first one of their session.
-	HasSessions              bool
-	Sessions, SessionWaiters int
+	HasSessions                      bool
+	Sessions, Groups, SessionWaiters int
 }
 
 // Remembered returns the current counts.
@@ -183,7 +183,7 @@ func (a *API) Remembered() Remembered {
 	r.Answers, _ = a.idempotency.answers.count()
 	r.Pending, _ = a.pending.store.Stats()
 	if r.HasSessions = a.sessions.Table != nil; r.HasSessions {
-		r.Sessions, r.SessionWaiters = a.sessions.Len(), a.sessions.Waiting()
+		r.Sessions, r.Groups, r.SessionWaiters = a.sessions.Len(), a.sessions.Groups(), a.sessions.Waiting()
 	}
 	return r
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/select-service/select-service/internal/selection/affinity"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/internal/selection/identity"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -133,7 +134,7 @@ func (s *session) check() (stale bool, err error) {
 // dropUnschedulable ends the binding if it is to a rank that is not schedulable.
 func (s *session) dropUnschedulable() {
 	if bound, ok := s.claim.Rank(); ok && s.unschedulable(bound) {
-		s.kept.home, s.kept.homed, s.kept.moved = bound, true, movedGone
+		s.kept.home, s.kept.homed, s.kept.turn = bound, true, counts.TurnGone
 		s.claim.Drop()
 	}
 }
@@ -216,16 +217,16 @@ func (s *session) narrow(ranks []catalog.Entry) (narrowed []catalog.Entry, exclu
 			return ranks, nil, nil
 		}
 		if i := indexRank(ranks, bound); i >= 0 {
-			s.kept.home, s.kept.homed, s.kept.moved = bound, true, ""
+			s.kept.home, s.kept.homed, s.kept.turn = bound, true, counts.TurnHome
 			return ranks[i : i+1], nil, nil
 		}
-		s.kept.home, s.kept.homed, s.kept.moved = bound, true, s.whyNot(bound)
-		switch excluded := s.kept.moved == movedFiltered; {
+		s.kept.home, s.kept.homed, s.kept.turn = bound, true, s.whyNot(bound)
+		switch excluded := s.kept.turn == counts.TurnFiltered; {
 		case !s.reserve, excluded && s.FilterBeforeSession:
 			return ranks, nil, nil
 		case excluded:
 			return ranks, &bound, nil
-		case s.kept.moved == movedGone && !s.unschedulable(bound):
+		case s.kept.turn == counts.TurnGone && !s.unschedulable(bound):
 			return nil, nil, errSessionMoved
 		}
 		s.claim.Drop()
@@ -234,14 +235,14 @@ func (s *session) narrow(ranks []catalog.Entry) (narrowed []catalog.Entry, exclu
 }
 
 // whyNot returns why a rank is not among those that may be chosen.
-func (s *session) whyNot(r catalog.Rank) string {
+func (s *session) whyNot(r catalog.Rank) counts.Turn {
 	if _, found := s.scope.snapshot.Entry(r); !found {
-		return movedGone
+		return counts.TurnGone
 	}
 	if indexRank(s.scope.eligible, r) < 0 {
-		return movedFiltered
+		return counts.TurnFiltered
 	}
-	return movedOverloaded
+	return counts.TurnOverloaded
 }
 
 // bound returns the rank that the session is bound to.

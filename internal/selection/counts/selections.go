@@ -298,6 +298,8 @@ const maxModels = 1024
 // Selections counts the selections of every model, and collects the counts. Readers never wait.
 // Counts outlive a model's workers, so that they do not restart at 0 when the model comes back.
 type Selections struct {
+	Turns Turns // of sessions
+
 	catalog *catalog.Catalog
 	byModel atomic.Pointer[map[string]*ModelSelections] // replaced under mu
 	mu      sync.Mutex
@@ -378,6 +380,7 @@ func (s *Selections) Describe(ch chan<- *prometheus.Desc) { Families.Describe(ch
 // Collect implements prometheus.Collector. Models come from the catalog, not from requests, so
 // that clients cannot create series.
 func (s *Selections) Collect(ch chan<- prometheus.Metric) {
+	s.Turns.collect(ch)
 	s.others.send(ch, "")
 	all := *s.byModel.Load()
 	for _, model := range s.catalog.Models() {
