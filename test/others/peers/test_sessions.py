@@ -159,7 +159,7 @@ def listening(replica, scope, wire, publisher) -> None:
         wire.recv_multipart()
 
 
-def tell(publisher, scope, session, worker, rank, sequence, writer=77) -> None:
+def tell(publisher, scope, session, worker, rank, sequence, writer=77, **more) -> None:
     message = {
         "model_name": scope.model,
         "routing_group": "default",
@@ -168,7 +168,7 @@ def tell(publisher, scope, session, worker, rank, sequence, writer=77) -> None:
         "dp_rank": rank,
         "sequence": sequence,
         "writer_id": writer,
-    }
+    } | more
     publisher.send_multipart([TOPIC, msgpack.packb(message)])
 
 
@@ -223,12 +223,25 @@ def test_the_rules_of_applying(alone):
     assert chosen(ask(replica, scope, "any", book="any"), scope)[0] == 1
 
 
-def published(wire, session: str) -> tuple[int, int]:
-    """The version in the next message about the session."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        if wire.poll(50):
-            topic, payload = wire.recv_multipart()
-            if topic == TOPIC and (message := msgpack.unpackb(payload))["session_id"] == session:
-                return message["sequence"], message["writer_id"]
-    raise AssertionError(f"nothing is published about {session}")
+# A name as Dynamo gives it to the group of the sessions that one session has started, which ends in a BLAKE3 hash.
+GROUP = "\x01sg:" + "9d42a6ea7a8ccd6b9e0b0bd1a9a3b6d2" * 2
+
+
+def test_homes_and_groups(alone):
+    """1.6.1 takes a home for a binding, which follows when it moves, and carries the name of a group like any other. Ours, without a
+    port for requests to engines, keeps no homes, and no client can name a group."""
+    replica, wire, publisher = alone
+    scope = shared_scope(replica)
+    listening(replica, scope, wire, publisher)
+    theirs = replica.system.name != "ours"
+    for sequence, worker in enumerate((0, 1, 0), 5):
+        tell(publisher, scope, "home", worker, 1, sequence, home=True)
+        tell(publisher, scope, GROUP, worker, 1, sequence, home=True)
+        tell(publisher, scope, f"after-{sequence}", 1, 1, 1)
+        eventually(lambda name=f"after-{sequence}": chosen(ask(replica, scope, name), scope), (1, 1), "a message")
+        if theirs:
+            for name in ("home", GROUP):
+                eventually(lambda name=name: chosen(ask(replica, scope, name), scope), (worker, 1), name)
+    if not theirs:
+        assert ask(replica, scope, GROUP).status == 400
+        assert chosen(ask(replica, scope, "home", book="home", on=1), scope)[0] == 1
