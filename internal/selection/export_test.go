@@ -97,3 +97,8 @@ func (a *API) SetEngineLoads(sc catalog.Scope, loads []reservations.RankEngineLo
 
 // GroupName returns the name of the group of the sessions that a session without a tenant has started.
 func GroupName(parent string) string { return groupKey(affinity.Key{Session: parent}).Session }
+
+// SettleSession gives a session a home.
+func (a *API) SettleSession(sc catalog.Scope, session string, r catalog.Rank) {
+	a.sessions.Settle(affinity.Key{Scope: sc, Session: session}, r, 0)
+}
