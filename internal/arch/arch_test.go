@@ -65,6 +65,7 @@ var mayImport = map[string][]string{
 	"internal/selection/counts":         {"internal/selection/identity", "internal/selection/overload", "pkg/catalog", "pkg/selector"},
 	"internal/selection/identity":       {},
 	"internal/selection/overload":       {},
+	"internal/selection/pauses":         {"pkg/catalog"},
 	"internal/selection/pending":        {"pkg/catalog", "pkg/reservations"},
 	"internal/selection/policies":       {"pkg/catalog", "pkg/selector/..."},
 	"internal/selection/rankstate":      {"internal/engines/reports", "internal/selection/overload", "pkg/catalog", "pkg/kvevents", "pkg/reservations"},
@@ -155,7 +156,7 @@ var clockReaders = []string{"Now", "Since", "Until", "Sleep"}
 
 // withoutClock are the core packages that are told the time.
 var withoutClock = []string{
-	"internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/conductor", "internal/selection/diagnose", "internal/selection/overload", "internal/selection/pending",
+	"internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/conductor", "internal/selection/diagnose", "internal/selection/overload", "internal/selection/pauses", "internal/selection/pending",
 	"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/indexer/hybrid", "pkg/recovery", "pkg/reservations", "pkg/reservations/history", "pkg/selector", "pkg/selector/ttft",
 }
 
