@@ -190,6 +190,9 @@ func (a *app) explain() *cobra.Command {
 			}
 			if a.forPeople() {
 				a.line("%s", verdict(&e))
+				if text := whereSession(&e); text != "" {
+					a.line("%s", text)
+				}
 			}
 			return a.show(e, explanationTable(&e))
 		},
@@ -226,6 +229,39 @@ func verdict(e *client.Explanation) string {
 		margin = fmt.Sprintf(", though worker %d rank %d costs %.4g %s less", next.Worker, next.DPRank, own.Cost-next.Cost, own.Unit)
 	}
 	return fmt.Sprintf("worker %d rank %d%s (policy %s, %d tokens)", e.Chosen.Worker, e.Chosen.DPRank, margin, e.Policy, e.ISLTokens)
+}
+
+// whereSession says what the request's session has to do with the choice, "" without one.
+func whereSession(e *client.Explanation) string {
+	if e.Session == "" {
+		return ""
+	}
+	text := "session " + clip(e.Session)
+	if e.Group != "" {
+		text += ", started by " + clip(e.Group)
+	}
+	switch {
+	case e.Home == nil:
+		return text + ": it has no home yet"
+	case e.Chosen != nil && e.Chosen.Rank == *e.Home:
+		return text + ": it stays at home"
+	}
+	text += fmt.Sprintf(": its home is worker %d rank %d", e.Home.Worker, e.Home.DPRank)
+	if e.MovedBecause != "" {
+		text += "; it goes elsewhere: " + e.MovedBecause
+	}
+	return text
+}
+
+// clippedName is how many characters of a session's name are shown.
+const clippedName = 40
+
+// clip shortens a name for people.
+func clip(name string) string {
+	if all := []rune(name); len(all) > clippedName {
+		return string(all[:clippedName-1]) + "…"
+	}
+	return name
 }
 
 func explanationTable(e *client.Explanation) *table {

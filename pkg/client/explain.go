@@ -18,6 +18,12 @@ type Explanation struct {
 	Chosen      *ChosenRank `json:"chosen"`  // nil: none
 	Refusal     string      `json:"refusal"` // why no rank was chosen, else empty
 
+	Session string `json:"session"` // the request's, if it has an effect
+	Group   string `json:"group"`   // the session that has started Session, if its children are kept together
+	// Home is the rank of the session, or else of its group, before this choice; nil: there was none.
+	Home         *Rank  `json:"home"`
+	MovedBecause string `json:"moved_because"` // why another rank than Home was chosen; empty: none was
+
 	Candidates []ExplainedRank `json:"candidates"`
 	Excluded   []ExcludedRank  `json:"excluded"`
 	Shadows    []ShadowChoice  `json:"shadows"`

@@ -137,6 +137,18 @@ func appendReasons(out []byte, x *selection.Explanation) []byte {
 	if x.Refusal != "" {
 		out = appendStringField(out, "refusal", x.Refusal)
 	}
+	if x.Session != "" {
+		out = appendStringField(out, "session", x.Session)
+	}
+	if x.Group != "" {
+		out = appendStringField(out, "group", x.Group)
+	}
+	if x.Home != nil {
+		out = append(appendRank(append(appendKey(out, "home"), '{'), *x.Home), '}')
+	}
+	if x.MovedBecause != "" {
+		out = appendStringField(out, "moved_because", x.MovedBecause)
+	}
 	out = appendList(appendKey(out, "candidates"), x.Candidates, appendCandidate)
 	out = appendList(appendKey(out, "excluded"), x.Excluded, func(out []byte, e selection.ExcludedRank) []byte {
 		out = appendRank(append(out, '{'), e.Rank)

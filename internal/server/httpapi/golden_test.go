@@ -99,7 +99,8 @@ func TestAnswers(t *testing.T) {
 		}}}, "POST", "/overlap_scores", "{}", 200},
 		{"explain", fake{explanation: selection.Explanation{
 			Scope: catalog.Scope{Model: "m", Tenant: "t"}, Policy: "p", Type: "lmetric", DecidedBy: policies.ByFile, Size: selector.Prompt{Tokens: 40, Blocks: 2, BlockSize: 16},
-			Chosen: &catalog.Rank{Worker: 1, DP: 3}, ChosenHeader: selection.RankHeader{Form: "local", Local: 1}, Candidates: []selection.ExplainedRank{{
+			Chosen: &catalog.Rank{Worker: 1, DP: 3}, ChosenHeader: selection.RankHeader{Form: "local", Local: 1},
+			Session: "child", Group: "root", Home: &catalog.Rank{Worker: 2, DP: 1}, MovedBecause: "filtered", Candidates: []selection.ExplainedRank{{
 				Rank: catalog.Rank{Worker: 1, DP: 3}, Header: selection.RankHeader{Form: "local", Local: 1}, Cost: 8, Requests: 3, Predicted: ttft.Cost{Wait: 0.5, Prefill: 0.25},
 				Reasons: selector.Reasons{Unit: "tokens", Device: 32, Uncached: 8, Prefill: 8, Decode: 1, Speed: 1, Taint: 1, Source: selector.Default},
 			}},

@@ -84,6 +84,21 @@ func TestWorker(t *testing.T) {
 	}
 }
 
+// TestSession: a decision of a session that has left its home says which session, who has started it, where it was and why it
+// has moved, and the list finds it by its name.
+func TestSession(t *testing.T) {
+	service, _ := start(t)
+	p := open(t, newStub(t, service, 1), "#/decisions?q=7c1d2f0e-subagent", 1440, 900, false)
+	p.await(`document.querySelectorAll("tbody .row .badge.warn[title='The session was on 3 · 1: overloaded']").length > 50`)
+	p.shoot("decisions-session", false)
+	p.is(`document.querySelector("tbody .row a").click()`)
+	p.await(`document.querySelector(".why .session") !== null`)
+	p.says("started by claude-7c1d2f0e: its home is worker 3 rank 1, and it went elsewhere since that worker is above a busy threshold")
+	p.shoot("why-session", false)
+	p.is(`location.hash = "#/decisions?q=nobody"`)
+	p.says("No decision matches.")
+}
+
 // TestDecisions reads a few decisions, and more when that is asked for. A list that is paused is filtered as a
 // live one is, and stays, with its filters, while a decision is looked at.
 func TestDecisions(t *testing.T) {

@@ -163,6 +163,7 @@ func (s *stub) explanation(n int) object {
 	return object{
 		"model_name": "llama-3.3-70b", "routing_group": "default", "policy": "default", "isl_tokens": 7400, "block_size": 64, "temperature": 0,
 		"chosen": object{"worker_id": best["worker_id"], "dp_rank": best["dp_rank"]}, "candidates": candidates,
+		"session": "claude-7c1d2f0e-subagent-of-a-session-with-a-long-name", "group": "claude-7c1d2f0e", "home": object{"worker_id": 3, "dp_rank": 1}, "moved_because": "overloaded",
 		"excluded": []object{{"worker_id": 4, "dp_rank": 1, "reason": "draining"}, {"worker_id": 9, "dp_rank": 0, "reason": "stalled"}, {"worker_id": 9, "dp_rank": 1, "reason": "stalled"}},
 		"shadows": []object{
 			{"policy": "predicted-ttft", "worker_id": best["worker_id"], "dp_rank": best["dp_rank"], "same": true, "cost_foregone": 0, "ttft_foregone_seconds": 0},

@@ -357,6 +357,10 @@ class Explanation(TypedDict, total=False):
     temperature: Required[float]
     chosen: Required[ChosenRank | None]
     refusal: str
+    session: str
+    group: str
+    home: dict[str, int]
+    moved_because: str
     candidates: Required[list[dict[str, Any]]]
     excluded: Required[list[dict[str, Any]]]
     shadows: Required[list[dict[str, Any]]]

@@ -104,6 +104,11 @@ export interface Explanation {
   chosen: Rank | null;
   warmup?: boolean;
   refusal?: string;
+  /** The session of the request, the one that has started it, where they were, and why the request went elsewhere. */
+  session?: string;
+  group?: string;
+  home?: Rank;
+  moved_because?: string;
   candidates: Candidate[];
   excluded: (Rank & { reason: string })[];
   shadows: (Rank & { policy: string; same: boolean; cost_foregone: number; ttft_foregone_seconds: number })[];

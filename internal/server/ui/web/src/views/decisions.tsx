@@ -44,7 +44,7 @@ export function DecisionsView() {
   const polled = usePoll<Decision[]>(held ? null : "/decisions" + query(model, group), 2000, worker || text ? mostDecisions : most);
   const { models, groups } = names(useStore(fleet));
   const data = held ?? polled.data;
-  const shown = useMemo(() => data?.filter((d) => (!model || d.model_name === model) && (!group || d.routing_group === group) && (!worker || String(d.chosen?.worker_id) === worker) && (!text || (d.selection_id ?? "").includes(text))) ?? [], [data, model, group, worker, text]);
+  const shown = useMemo(() => data?.filter((d) => (!model || d.model_name === model) && (!group || d.routing_group === group) && (!worker || String(d.chosen?.worker_id) === worker) && (!text || [d.selection_id, d.session, d.group].some((name) => name?.includes(text)))) ?? [], [data, model, group, worker, text]);
   return (
     <>
       <div class="heading"><h1>Decisions</h1>
@@ -52,7 +52,7 @@ export function DecisionsView() {
         <button type="button" disabled={!data} aria-pressed={held !== null} onClick={() => paused.set(held ? null : data)}>{held ? "Resume" : "Pause"}</button>
       </div>
       <div class="filters" role="search">
-        <label class="field grow"><span class="hidden">Request id</span><input type="search" placeholder="Request id" value={text} onInput={(e) => change({ q: e.currentTarget.value })} /></label>
+        <label class="field grow"><span class="hidden">Request id or session</span><input type="search" placeholder="Request id or session" value={text} onInput={(e) => change({ q: e.currentTarget.value })} /></label>
         {models.length > 1 && <Choice label="Model" value={model} all="all models" names={models} pick={(v) => change({ model: v }, true)} />}
         {groups.length > 1 && <Choice label="Tenant" value={group} all="all tenants" names={groups} pick={(v) => change({ group: v }, true)} />}
         {worker && <button type="button" class="chip" aria-pressed="true" onClick={() => change({ worker: null }, true)}>worker {worker} ✕</button>}
@@ -77,7 +77,7 @@ export function DecisionsView() {
                 <tr role="row" key={d.time} class="row" onClick={() => { location.hash = address("why", { decision: d.time }); }}>
                   <th role="rowheader" scope="row"><a href={address("why", { decision: d.time })} onClick={(e: MouseEvent) => e.stopPropagation()}>{clock(d.time)}</a></th>
                   <td role="cell">{d.model_name}{d.routing_group !== "default" && <span class="dim"> / {d.routing_group}</span>}</td>
-                  <td role="cell">{d.chosen ? rankShort(d.chosen) : <span class="warn">{d.refusal ?? "none"}</span>}</td>
+                  <td role="cell">{d.chosen ? rankShort(d.chosen) : <span class="warn">{d.refusal ?? "none"}</span>}{d.moved_because && d.home && <> <span class="badge warn" title={`The session was on ${rankShort(d.home)}: ${d.moved_because}`}>moved</span></>}{d.session && <> <span class="dim clip" title={d.group ? `${d.session}, started by ${d.group}` : d.session}>{d.session}</span></>}</td>
                   <td role="cell" class="num"><span class="label">Tokens</span> {count(d.isl_tokens)}</td>
                   <td role="cell" class="num"><span class="label">Cached</span> {percent((d.cached_blocks * d.block_size) / Math.max(d.isl_tokens, 1))}</td>
                   <td role="cell" class={"num" + (d.cached_blocks_foregone ? "" : " dim")}><span class="label">Foregone</span> {count(d.cached_blocks_foregone)}</td>

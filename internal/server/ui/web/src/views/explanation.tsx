@@ -91,6 +91,27 @@ function verdict(x: Explanation, sorted: Candidate[]): string {
   return `${Name} wins at ${cost}, ${decimal(by)} (${percent(by / Math.max(next.cost, 1e-9))}) below ${rankName(next)}` + (most ? `, mainly by less ${most}.` : ".");
 }
 
+const movedBecause: Record<string, string> = {
+  gone: "that worker cannot be scheduled",
+  overloaded: "that worker is above a busy threshold",
+  filtered: "the request does not allow it",
+};
+
+/** What the session of a request, or the group that the session belongs to, has to do with the choice. */
+function Session(props: { x: Explanation; past: boolean }) {
+  const { session, group, home, moved_because: moved } = props.x;
+  if (!session) return null;
+  const stays = home && props.x.chosen && rankShort(home) === rankShort(props.x.chosen);
+  const goes = props.past ? "went" : "goes";
+  return (
+    <p class="note session">
+      Session <b class="clip" title={session}>{session}</b>{group && <>, started by <b class="clip" title={group}>{group}</b></>}:{" "}
+      {!home ? "no request of it has been placed before" : stays ? <>it stays at home, {rankName(home)}</>
+        : <>its home is <a href={address("fleet", { worker: home.worker_id, rank: home.dp_rank })}>{rankName(home)}</a>{moved && <>, and it {goes} elsewhere since {movedBecause[moved] ?? moved}</>}</>}.
+    </p>
+  );
+}
+
 /** Why a rank was chosen, or would be. */
 export function ExplanationPanel(props: { x: Explanation; past: boolean }) {
   const { x } = props;
@@ -112,6 +133,7 @@ export function ExplanationPanel(props: { x: Explanation; past: boolean }) {
         {plural(x.isl_tokens, "token")} in {plural(blocksOf(x.isl_tokens, x.block_size), "block")} of {count(x.block_size)} for <b>{x.model_name}</b>
         {x.routing_group !== "default" && <> / {x.routing_group}</>}, policy <b>{x.policy}</b>{x.policy_type && x.policy_type !== x.policy ? ` (${x.policy_type})` : ""}{decidedBy[x.decided_by] ?? ""}.
       </p>
+      <Session x={x} past={props.past} />
       {sorted.length > 0 && (
         <section aria-labelledby="candidates">
           <div class="heading"><h2 id="candidates">{plural(sorted.length, "candidate")}</h2>
