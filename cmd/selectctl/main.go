@@ -149,7 +149,7 @@ func (a *app) root() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	a.options.register(root.PersistentFlags())
-	root.AddCommand(a.status(), a.top(), a.workers(), a.overlap(), a.explain(), a.decisions(), a.replicas(), a.prefixes(), a.doctor(), a.thresholds(), a.dump(), a.token(), a.bench(), a.trace())
+	root.AddCommand(a.status(), a.top(), a.workers(), a.overlap(), a.explain(), a.decisions(), a.sessions(), a.replicas(), a.prefixes(), a.doctor(), a.thresholds(), a.dump(), a.token(), a.bench(), a.trace())
 	for _, cmd := range root.Commands() {
 		checkArgs(cmd)
 	}

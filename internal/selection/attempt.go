@@ -376,6 +376,9 @@ func (a *attempt) bookChoice() error {
 		Lease:          req.Lease,
 		Prompt:         p.size.Tokens,
 	}
+	if claim := a.session.claim; claim != nil {
+		claim.Turn = a.session.turn(p.size.Tokens)
+	}
 	record := a.retry.newRecord(a.session.claim, a.scope.state.NewLease(), p)
 	if record != nil {
 		r.CallerState = record
@@ -393,10 +396,16 @@ func (a *attempt) bookChoice() error {
 		}
 		answer.SequenceHashes, answer.ISLTokens, answer.TrackPrefill = r.Hashes, p.size.Tokens, r.TrackPrefill
 		record.setAnswer(answer)
-		a.session.settle(chosen.Rank, p.size.Tokens)
+		if a.session.settle(chosen.Rank, p.size.Tokens); record != nil {
+			record.running = a.session.running
+		}
 		return reservations.Placement{Slot: chosen.Slot, Rank: chosen.Rank, PrefillTokens: answer.EffectivePrefillTokens, Uncached: a.choice.uncached}, nil
 	})
 	a.timeline.end("book")
+	if err != nil || record == nil { // no reservation says when the request ends
+		a.session.running.End()
+		a.session.running = nil
+	}
 	if _, full := errors.AsType[*reservations.LimitError](err); full && req.ByLoad {
 		a.result.Registration = 0
 		return nil

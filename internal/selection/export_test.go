@@ -100,5 +100,5 @@ func GroupName(parent string) string { return groupKey(affinity.Key{Session: par
 
 // SettleSession gives a session a home.
 func (a *API) SettleSession(sc catalog.Scope, session string, r catalog.Rank) {
-	a.sessions.Settle(affinity.Key{Scope: sc, Session: session}, r, 0)
+	a.sessions.Settle(affinity.Key{Scope: sc, Session: session}, r, affinity.Turn{})
 }

@@ -304,8 +304,9 @@ func endpointOf(snap *catalog.Snapshot, r catalog.Rank) string {
 // reservation's claim on a session and lease of its rank's blocks.
 type idempotencyRecord struct {
 	answers *answerCache
-	claim   *affinity.Claim // nil: no session
-	final   bool            // the session ends with the reservation
+	claim   *affinity.Claim   // nil: no session
+	final   bool              // the session ends with the reservation
+	running *affinity.Running // nil: no session that has a home
 	lease   *approximate.Lease
 
 	// The answer and what identifies the request. Set before the reservation can be found, and
@@ -382,6 +383,7 @@ func (r *idempotencyRecord) ReservationEnded() {
 		r.claim.Drop()
 	}
 	r.claim.Release()
+	r.running.End()
 	r.lease.End()
 }
 

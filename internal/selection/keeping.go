@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/select-service/select-service/internal/selection/affinity"
 	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
@@ -14,10 +15,7 @@ import (
 // another rank's cost is lower by more than what the move costs: the work of computing there what the home has
 // of the prompt and the other rank has not. It counts now, since the fleet would not have it at home, where
 // costs have only what the request itself and others wait for it; and, with the chance that the session comes
-// back, for its coming turns.
-
-// returnChance is the chance that a session sends another request.
-const returnChance = 0.5
+// back, which is learned, for its coming turns.
 
 // kept is what a choice has to do with the request's session.
 type kept struct {
@@ -86,13 +84,14 @@ func (s *session) settle(r catalog.Rank, tokens uint64) {
 	if k.session == "" || s.SessionMode == HardSessions {
 		return
 	}
-	first := table.Settle(s.keys.own, r, tokens)
+	first, running := table.Settle(s.keys.own, r, s.turn(tokens))
+	s.running = running
 	if k.group == "" {
 		return
 	}
 	founded := false
 	if k.ofGroup && k.turn != counts.TurnFiltered {
-		founded = table.Settle(s.keys.group, r, tokens)
+		founded, _ = table.Settle(s.keys.group, r, affinity.Turn{Tokens: tokens})
 	} else {
 		table.Touch(s.keys.group)
 	}
@@ -113,7 +112,7 @@ func (c *choice) keepHome(ranks []catalog.Entry, i int) int {
 	}
 	more, move := c.costs[home]-c.costs[i], 1.0 // by load alone: of one request
 	if !c.ByLoad {
-		move = (1 + returnChance) * selector.Recompute(c.scope.rules.Policy(), &c.decision, home, i)
+		move = (1 + c.session.returnChance()) * selector.Recompute(c.scope.rules.Policy(), &c.decision, home, i)
 	}
 	if c.candidates[home].Known && more <= move {
 		return home

@@ -210,6 +210,9 @@ func (b *pendingBooking) book(p *newReservation) (Reservation, error) {
 		return Reservation{}, used
 	}
 	p.local, p.Hashes = sel.Prompt.AppendTo(nil, nil)
+	if b.claim != nil {
+		b.claim.Turn = affinity.Turn{Tokens: sel.Tokens}
+	}
 	p.record = &idempotencyRecord{claim: b.claim, final: sel.Final, prompt: identityOf(p.Hashes, sel.Tokens)}
 	r, err := a.book(p, b.request.IfExists)
 	if err == nil {

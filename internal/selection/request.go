@@ -132,6 +132,10 @@ type SelectRequest struct {
 	// Parent is the name of the session that has started this one, as an agent starts its sub-agents; "": none, or it is not
 	// said. It is another name than Session, of the same tenant, and has no fault (see package identity).
 	Parent string
+	// Final: the request is the session's last one. Its binding ends with the reservation.
+	Final bool
+	// OfAgent: the session is that of a program which calls tools, so its pauses are shorter than those of people.
+	OfAgent bool
 	// SessionMode says how firmly the requests of the session stay together.
 	SessionMode SessionMode
 	// Groups: the sessions that Parent has started are kept together. Hard sessions are so also with

@@ -13,6 +13,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/internal/selection/overload"
+	"github.com/select-service/select-service/internal/selection/pauses"
 	"github.com/select-service/select-service/internal/selection/pending"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/internal/selection/settings"
@@ -117,6 +118,8 @@ func New(config Config, c *catalog.Catalog, r *scopes.Registry, l *reservations.
 	if config.SessionTTL > 0 || config.HomeTTL > 0 {
 		a.sessions.Table = affinity.New(config.SessionTTL, affinity.MaxSessions, time.Now)
 		a.sessions.KeepHomes(config.HomeTTL)
+		a.sessions.pauses = pauses.New(time.Now(), max(config.SessionTTL, config.HomeTTL))
+		a.sessions.Learn(a.sessions.pauses)
 		a.sessions.LimitBytes(third)
 	}
 	if config.Owners {
@@ -156,6 +159,7 @@ func (a *API) Sweep() {
 	var sessions int64
 	if a.sessions.Table != nil {
 		a.sessions.Sweep()
+		a.sessions.pauses.Forget(func(sc catalog.Scope) bool { return a.scopes.Of(sc) == nil })
 		sessions = a.sessions.Bytes()
 	}
 	if a.owners != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"slices"
+	"time"
 
 	"lukechampine.com/blake3"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/internal/selection/identity"
+	"github.com/select-service/select-service/internal/selection/pauses"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -26,6 +28,7 @@ import (
 type sessions struct {
 	*affinity.Table // nil: sessions are off
 	catalog         *catalog.Catalog
+	pauses          *pauses.Learner // of the sessions; nil: they are off
 }
 
 // session is an attempt's use of the session that its request names.
@@ -33,8 +36,10 @@ type session struct {
 	*request
 	scope *scope
 	claim *affinity.Claim // nil: no session, not claimed yet, or the reservation has it
-	keys  sessionKeys
-	kept  kept
+	// running is the request as the table of homes knows it, until it is the reservation's; nil: it does not.
+	running *affinity.Running
+	keys    sessionKeys
+	kept    kept
 }
 
 // sessionKeys are the keys of a request's session, of the group that it belongs to, and of the session that has
@@ -167,7 +172,32 @@ func (s *session) release() {
 }
 
 // handOver leaves the claim to the reservation, whose record has it.
-func (s *session) handOver() { s.claim = nil }
+func (s *session) handOver() { s.claim, s.running = nil, nil }
+
+// turn returns what the table notes of the request; tokens is the length of its prompt.
+func (s *session) turn(tokens uint64) affinity.Turn {
+	turn := affinity.Turn{Tokens: tokens, Class: s.class()}
+	if s.Parent != "" {
+		turn.Parent = sessionKey(s.scope.snapshot.Scope, s.SessionTenant, s.Parent).Session
+	}
+	return turn
+}
+
+// class returns how the request's session pauses between its turns.
+func (s *session) class() pauses.Class {
+	switch {
+	case s.Parent != "":
+		return pauses.SubAgent
+	case s.OfAgent:
+		return pauses.Agent
+	}
+	return pauses.Chat
+}
+
+// returnChance returns the chance that the session sends another request after this one.
+func (s *session) returnChance() float64 {
+	return s.api.sessions.pauses.Pauses(s.scope.snapshot.Scope, s.class(), time.Now()).Share
+}
 
 // isUnschedulable reports whether a rank is not schedulable. A session may be bound to a rank
 // newer than the snapshot, so it checks the catalog too.
@@ -282,6 +312,7 @@ func (a *API) EndSession(sc catalog.Scope, tenant, session string) {
 	}
 	own := sessionKey(sc, tenant, session)
 	for _, k := range []affinity.Key{own, groupKey(own)} {
+		a.sessions.Finish(k)
 		a.sessions.Forget(k)
 		forget(a.sessions.Table, k)
 	}
@@ -304,7 +335,8 @@ func (a *API) bindSession(snap *catalog.Snapshot, req *LoadRequest, r catalog.Ra
 	key := sessionKey(snap.Scope, req.SessionTenant, req.Session)
 	if req.SessionMode != HardSessions {
 		if home, _, ok := a.sessions.Home(key); !ok || a.sessions.isUnschedulable(home, snap) {
-			a.sessions.Settle(key, r, 0)
+			_, running := a.sessions.Settle(key, r, affinity.Turn{})
+			running.End() // nobody reports it
 		}
 		return
 	}

@@ -67,7 +67,10 @@ var routes = map[string]func(ctx context.Context, c *client.Client) error{
 	"tokenize": func(ctx context.Context, c *client.Client) error {
 		return only(c.Tokenize(ctx, client.TokenizeRequest{}))
 	},
-	"decisions":     func(ctx context.Context, c *client.Client) error { return only(c.Decisions(ctx, client.Scope{}, 1)) },
+	"decisions": func(ctx context.Context, c *client.Client) error { return only(c.Decisions(ctx, client.Scope{}, 1)) },
+	"sessions": func(ctx context.Context, c *client.Client) error {
+		return only(c.Sessions(ctx, client.SessionQuery{Limit: 1}))
+	},
 	"kubernetes":    func(ctx context.Context, c *client.Client) error { return only(c.Kubernetes(ctx)) },
 	"fleet":         func(ctx context.Context, c *client.Client) error { return only(c.Fleet(ctx, client.Scope{}, "")) },
 	"history":       func(ctx context.Context, c *client.Client) error { return only(c.History(ctx, client.Scope{}, 0)) },

@@ -7,6 +7,8 @@ import "github.com/select-service/select-service/pkg/catalog"
 type Claim struct {
 	table *Table
 	key   Key
+	// Turn is what the table notes of the request when it is booked. It may be set before that.
+	Turn Turn
 
 	// The fields below are guarded by table.mu.
 	session  *session // nil: none, see Bind
@@ -46,9 +48,11 @@ func (c *Claim) Drop() {
 	switch {
 	case s != nil && s == c.session: // the session ends, also for its other claims
 		t.publishLocked(s, Publisher.SessionUnbound)
+		turns, parent := s.takeTurns()
 		t.removeLocked(s)
 		c.session = t.addLocked(c.key, "")
-		c.session.decider = c
+		c.session.decider, c.session.turns = c, turns
+		t.setParentLocked(c.session, parent)
 	case s != nil && s.decider == nil:
 		c.joinLocked(s)
 	case s != nil:
@@ -81,6 +85,9 @@ func (c *Claim) Bind(r catalog.Rank) {
 		t.bindLocked(s, r)
 	}
 	if !c.released {
+		if c.session != nil && !c.booked {
+			t.beginLocked(c.session, c.Turn)
+		}
 		c.booked = true
 		c.publishLocked()
 	}
@@ -124,6 +131,9 @@ func (c *Claim) detachLocked() {
 		t.passLocked(s)
 	case t.sessions[c.key] != s:
 	default:
+		if c.booked {
+			t.endLocked(s)
+		}
 		if s.claims--; s.claims == 0 {
 			t.idleLocked(s, t.now())
 		}

@@ -21,9 +21,7 @@ func (k *Key) IsGroup() bool { return strings.HasPrefix(k.Session, GroupPrefix) 
 
 // home is what a home has beside its rank.
 type home struct {
-	told   time.Time // when it was published last
-	turns  uint32
-	tokens uint64 // of all its prompts
+	told time.Time // when it was published last
 }
 
 // publishEvery is how often other replicas are told that a home that stays where it is is in use.
@@ -46,17 +44,19 @@ func (t *Table) Home(k Key) (r catalog.Rank, bound, ok bool) {
 // Settle notes that a request of a session goes to r, which is its home from now on. It has no effect on a
 // session that is bound, or being bound. first is true if the session had no home that was used here, and has
 // one now.
-func (t *Table) Settle(k Key, r catalog.Rank, tokens uint64) (first bool) {
+//
+// running notes the end of the request; nil: none has begun, or it is of a group.
+func (t *Table) Settle(k Key, r catalog.Rank, turn Turn) (first bool, running *Running) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.currentLocked(k)
 	switch {
 	case t.homeTTL == 0, s != nil && s.home == nil:
-		return false
+		return false, nil
 	case s == nil:
 		k.Session = strings.Clone(k.Session)
 		if s = t.addLocked(k, ""); s == nil {
-			return false
+			return false, nil
 		}
 		first, s.home = true, new(home)
 	default:
@@ -65,10 +65,12 @@ func (t *Table) Settle(k Key, r catalog.Rank, tokens uint64) (first bool) {
 	if s.version == (Version{}) || s.rank != r {
 		s.rank, s.version, s.home.told = r, t.nextVersionLocked(), time.Time{}
 	}
-	s.home.turns++
-	s.home.tokens += tokens
+	t.beginLocked(s, turn)
 	t.useLocked(s)
-	return first
+	if s.key.IsGroup() {
+		return first, nil
+	}
+	return first, &Running{t, s}
 }
 
 // Touch notes that the home of a session is in use.

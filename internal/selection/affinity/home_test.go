@@ -112,7 +112,7 @@ func TestHomesAgainstNaive(t *testing.T) {
 				case 3:
 					table.Sweep()
 				default:
-					first := table.Settle(k, r, 1)
+					first, _ := table.Settle(k, r, affinity.Turn{Tokens: 1})
 					want := !has && n.room(k)
 					if want || has && !h.bound {
 						n.homes[k] = naiveHome{r, time.Now(), false}
@@ -159,7 +159,7 @@ func TestHomesOfPeers(t *testing.T) {
 				c.Bind(rank(1 + rnd.Uint64N(5)))
 				c.Release()
 			} else {
-				table.Settle(k, rank(1+rnd.Uint64N(5)), 1)
+				table.Settle(k, rank(1+rnd.Uint64N(5)), affinity.Turn{Tokens: 1})
 			}
 		}
 		for _, table := range tables {
@@ -189,7 +189,7 @@ func TestHomesAreToldSeldom(t *testing.T) {
 		table.KeepHomes(time.Hour)
 		table.Share(1, gather{&sent})
 		for i := range 10 {
-			table.Settle(key("s"), rank(uint64(i/5)), 1)
+			table.Settle(key("s"), rank(uint64(i/5)), affinity.Turn{Tokens: 1})
 			time.Sleep(20 * time.Second)
 		}
 		// It comes, is used for 100 s, moves, and is used for 100 s.
@@ -225,9 +225,9 @@ func TestMemoryIsAsCounted(t *testing.T) {
 	}
 	before := heap()
 	for i, name := range names {
-		table.Settle(key(name), rank(uint64(i)), 1)
+		table.Settle(key(name), rank(uint64(i)), affinity.Turn{Tokens: 1})
 		if i%4 == 0 {
-			table.Settle(group(strings.Repeat("0", 28)+name), rank(uint64(i)), 1)
+			table.Settle(group(strings.Repeat("0", 28)+name), rank(uint64(i)), affinity.Turn{Tokens: 1})
 		}
 	}
 	took := heap() - before

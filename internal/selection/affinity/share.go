@@ -75,8 +75,10 @@ func (t *Table) Apply(peer string, b Binding) Result {
 		return Ignored
 	case s == nil:
 	case s.home != nil && !b.Home:
+		t.returnedLocked(s, since)
 		t.removeLocked(s)
 	case s.rank == b.Rank && b.Compare(s.version) >= 0:
+		t.returnedLocked(s, since)
 		s.version = b.Version
 		if s.idle != nil && since.After(s.since) {
 			t.busyLocked(s)
@@ -86,6 +88,7 @@ func (t *Table) Apply(peer string, b Binding) Result {
 	case s.rank == b.Rank || b.Compare(s.version) <= 0:
 		return Ignored
 	default: // the old binding ends, also for requests here
+		t.returnedLocked(s, since)
 		t.removeLocked(s)
 	}
 	if s = t.addLocked(b.Key, peer); s == nil {

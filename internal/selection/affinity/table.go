@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/select-service/select-service/internal/selection/pauses"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -41,6 +42,8 @@ type Table struct {
 	recycles bool          // see Recycle
 	writer   uint64        // the writer in this process's versions
 	shared   Publisher     // nil: sessions are not shared
+
+	pauses *pauses.Learner // nil: nothing is learned of sessions' pauses
 
 	// mu guards the fields below and the state of sessions and claims. It is held briefly,
 	// except if many requests wait for one session, many sessions expire, or a page of them is
@@ -81,6 +84,8 @@ type session struct {
 	peer    string        // the peer it came from; "": used here
 	serial  uint64        // serial number, in order of arrival
 	home    *home         // what a home has besides; nil: it is bound
+	turns   turns
+	parent  string // name of the session that has started it; "": not known
 }
 
 func (s *session) origin() origin { return origin{s.peer, s.key.IsGroup()} }
@@ -314,6 +319,8 @@ func (k *Key) size() int64 {
 	return int64(session + len(k.Session))
 }
 
+func (s *session) size() int64 { return s.key.size() + int64(len(s.parent)) }
+
 // idleLocked marks that a session has no claims any more.
 func (t *Table) idleLocked(s *session, since time.Time) {
 	if s.peer != "" && t.foreign[s.origin()] == nil {
@@ -349,7 +356,8 @@ func (t *Table) removeLocked(s *session) {
 	t.busyLocked(s)
 	delete(t.sessions, s.key)
 	t.arrivals.remove(s)
-	t.bytes -= s.key.size()
+	t.bytes -= s.size()
+	t.leftLocked(s)
 	if s.key.IsGroup() {
 		t.groups--
 	}

@@ -25,6 +25,16 @@ type Session struct {
 	Ignored Faults
 }
 
+// OfAgent reports whether the session is that of a program which calls tools, by whose headers it has: those of the other
+// clients say nothing of that.
+func (s *Session) OfAgent() bool {
+	switch s.Client {
+	case "dynamo", "claude-code", "codex", "opencode":
+		return true
+	}
+	return false
+}
+
 // client is a row of the table. Of each list the first header that is not empty counts.
 type client struct {
 	name    string

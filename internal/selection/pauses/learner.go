@@ -78,11 +78,11 @@ func (l *Learner) Left(sc catalog.Scope, c Class, ended, now time.Time) {
 	e.withdraw(l.slot(ended), 1-seen.longer(now.Sub(ended)))
 }
 
-// Final notes that a turn is the last one of its session, which has said so. The turn must not have ended before.
-func (l *Learner) Final(sc catalog.Scope, c Class) {
+// Final notes that the turn which ended then was the last one of its session, which has said so.
+func (l *Learner) Final(sc catalog.Scope, c Class, ended time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.of(sc)[c].settle(1, 0)
+	l.of(sc)[c].withdraw(l.slot(ended), 1)
 }
 
 // Pauses returns what is known about the sessions of a class at a time: the prior until enough was seen.

@@ -134,10 +134,11 @@ func TestPausesOutOfBounds(t *testing.T) {
 // counts as far as it was.
 func TestFinalAndLeft(t *testing.T) {
 	l := pauses.New(start, time.Hour)
-	for range 98 {
-		l.Final(scope, pauses.Agent)
-	}
 	now := start.Add(time.Minute)
+	for range 98 {
+		l.Ended(scope, pauses.Agent, now)
+		l.Final(scope, pauses.Agent, now)
+	}
 	if p := l.Pauses(scope, pauses.Agent, now); p.Share != 1.0/100 {
 		t.Errorf("share %v after 98 last turns", p.Share)
 	}
@@ -178,7 +179,7 @@ func TestLearnerIsBounded(t *testing.T) {
 			case 3:
 				l.Left(scope, c, ended, now)
 			case 4:
-				l.Final(scope, c)
+				l.Final(scope, c, ended)
 			case 5:
 				now = now.Add(time.Duration(rnd.Int64N(int64(horizon)/4 + 2)))
 				if rnd.IntN(20) == 0 {

@@ -208,7 +208,7 @@ func (r *request) selection(prefill bool) *selection.SelectRequest {
 	f := r.filter(prefill)
 	req := &selection.SelectRequest{
 		Scope: r.target.scope, Prompt: r.prompt, ExpectedOutputTokens: r.body.Hints.OutputTokens,
-		PolicyClass: r.head.class, Session: r.head.session.ID, SessionTenant: r.sessionTenant(), Parent: r.head.session.Parent,
+		PolicyClass: r.head.class, Session: r.head.session.ID, SessionTenant: r.sessionTenant(), Parent: r.head.session.Parent, OfAgent: r.head.session.OfAgent(),
 		SessionMode: r.config.SessionMode, Groups: r.config.SessionGroups, FilterBeforeSession: true, Lease: r.config.Lease,
 		Eligible: f.eligible, EligibleKey: f.key(), ByLoad: r.light, Trace: r.head.span,
 	}

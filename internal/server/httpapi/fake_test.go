@@ -47,6 +47,8 @@ type fake struct {
 	selection       selection.Selection
 	explanation     selection.Explanation
 	decisions       []selection.Decision
+	sessions        selection.SessionList
+	sessionQuery    selection.SessionQuery
 	booked          selection.ReserveRequest
 	pending         selection.PendingRequest
 	repeated        bool
@@ -249,6 +251,12 @@ func (f *fake) Decisions(own catalog.ScopeFilter, _ int) []selection.Decision {
 	f.model, f.tenant = own.Model, own.Tenant
 	_ = f.called()
 	return f.decisions
+}
+
+func (f *fake) ListSessions(q *selection.SessionQuery) selection.SessionList {
+	f.model, f.tenant, f.sessionQuery = q.Of.Model, q.Of.Tenant, *q
+	_ = f.called()
+	return f.sessions
 }
 
 func (f *fake) OverlapScores(req *selection.ProjectRequest) (selection.OverlapScores, error) {

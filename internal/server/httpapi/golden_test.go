@@ -108,6 +108,16 @@ func TestAnswers(t *testing.T) {
 			Shadows:  []selection.ShadowChoice{{Policy: "default", Rank: catalog.Rank{Worker: 1}, Same: true}},
 		}}, "POST", "/explain", "{}", 200},
 		{"explain_none", fake{explanation: selection.Explanation{Policy: "default", DecidedBy: policies.ByContract, Refusal: "no"}}, "POST", "/explain", "{}", 200},
+		{"sessions", fake{sessions: selection.SessionList{
+			Sessions: []selection.ListedSession{
+				{
+					Scope: scope, Name: "child", Kind: selection.ClientsName, Parent: "root", Home: rank, Endpoint: "http://a", Class: "sub-agent",
+					Turns: 3, Tokens: 9000, Seen: time.Unix(1_700_000_000, 0), Elsewhere: true, Chance: 0.5, Expected: time.Unix(1_700_000_010, 0),
+				},
+				{Scope: defaultScope, Name: strings.Repeat("n", 300), Kind: selection.TenantsName, Hard: true, Class: "chat", Turns: 1, Running: 1, Seen: time.Unix(1_700_000_000, 0), Chance: 1},
+			}, Total: 7, Next: &selection.SessionCursor{Seen: 255, Serial: 16},
+		}}, "GET", "/sessions", "", 200},
+		{"sessions_none", fake{}, "GET", "/sessions", "", 200},
 		{"overlap_scores_none", fake{}, "POST", "/overlap_scores", "{}", 200},
 		{"peers", fake{peers: []string{"tcp://a:1", "tcp://b:2"}}, "GET", "/replica_sync/peers", "", 200},
 		{"peers_none", fake{}, "GET", "/replica_sync/peers", "", 200},

@@ -27,6 +27,7 @@ type Service interface {
 	workerSelector
 	pairSelector
 	explainer
+	sessionLister
 	projector
 	reserver
 	loadReader
@@ -234,6 +235,8 @@ func addSelection(r router, svc Service) {
 	explanation := explainRoutes{svc, a.dialect}
 	r.post(access.Read, "/explain", withBody(a, newSelectBody(newSelectShape(a.dialect)).perRank(), explanation.explain))
 	r.get(access.Read, "/decisions", a.narrowed(explanation.decisions))
+
+	sessionRoutes{svc, a.dialect}.addTo(r)
 
 	projection := projectRoutes{svc, a.dialect}
 	r.post(access.Read, "/overlap_scores", withBody(a, newProjectBody(a.dialect), projection.overlapScores))

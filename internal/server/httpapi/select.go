@@ -305,6 +305,7 @@ func (s *session) fill(req *selection.SelectRequest) (ignored identity.Faults) {
 	parent, final := s.parent, s.final != nil && *s.final
 	if s.headers != nil {
 		said := s.headers.Session()
+		req.OfAgent = said.OfAgent()
 		final = final || s.final == nil && said.Final
 		if parent == "" {
 			parent, ignored = said.Parent, said.Ignored

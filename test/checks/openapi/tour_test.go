@@ -111,6 +111,7 @@ func selectionTour(dialect, endpoint string) []step {
 		{"POST", "/select_and_reserve", "{" + booking("r6") + `,"explain":true}`, 200},
 		{"DELETE", "/reservations/r6", "", 200},
 		{"GET", "/decisions", "", 200},
+		{"GET", "/sessions", "", 200},
 		{"GET", "/fleet", "", 200},
 		{"GET", "/history", "", 200},
 		{"GET", "/index/prefixes", "", 200},

@@ -244,6 +244,25 @@ class SelectionRoutes(Caller):
         return core.call(core.request("GET", "/decisions", query=query))
 
     @operation
+    def sessions(
+        self,
+        *,
+        worker_id: int | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+        model_name: str | None = None,
+        tenant: str | None = None,
+    ) -> Plan[dict[str, Any]]:
+        """A page of the sessions that are kept, with their homes, those that were seen last first.
+
+        after is the ``next`` of the page before.
+        """
+        core = self._core
+        query: dict[str, Any] = filters(core, model_name, tenant)
+        query |= {"worker_id": worker_id, "limit": limit, "after": after}
+        return core.call(core.request("GET", "/sessions", query=query))
+
+    @operation
     def policies(
         self, *, model_name: str | None = None, tenant: str | None = None
     ) -> Plan[list[dict[str, Any]]]:
