@@ -351,8 +351,10 @@ func TestWhereSession(t *testing.T) {
 		{client.Explanation{}, ""},
 		{client.Explanation{Session: "a"}, "session a: it has no home yet"},
 		{client.Explanation{Session: "a", Home: home, Chosen: &client.ChosenRank{Rank: *home}}, "session a: it stays at home"},
-		{client.Explanation{Session: "a", Group: "b", Home: home, Chosen: &client.ChosenRank{}, MovedBecause: "overloaded"},
-			"session a, started by b: its home is worker 3 rank 1; it goes elsewhere: overloaded"},
+		{
+			client.Explanation{Session: "a", Group: "b", Home: home, Chosen: &client.ChosenRank{}, MovedBecause: "overloaded"},
+			"session a, started by b: its home is worker 3 rank 1; it goes elsewhere: overloaded",
+		},
 		{client.Explanation{Session: strings.Repeat("ä", 256)}, "session " + strings.Repeat("ä", 39) + "…: it has no home yet"},
 	} {
 		if got := whereSession(&x.e); got != x.want {

@@ -107,7 +107,7 @@ function Session(props: { x: Explanation; past: boolean }) {
     <p class="note session">
       Session <b class="clip" title={session}>{session}</b>{group && <>, started by <b class="clip" title={group}>{group}</b></>}:{" "}
       {!home ? "no request of it has been placed before" : stays ? <>it stays at home, {rankName(home)}</>
-        : <>its home is <a href={address("fleet", { worker: home.worker_id, rank: home.dp_rank })}>{rankName(home)}</a>{moved && <>, and it {goes} elsewhere since {movedBecause[moved] ?? moved}</>}</>}.
+        : <>its home is <a href={address("fleet", { worker: home.worker_id, rank: home.dp_rank })}>{rankName(home)}</a>{moved && <>, and it {goes} elsewhere since {movedBecause[moved] ?? moved.replace(/^busy: /, "")}</>}</>}.
     </p>
   );
 }
