@@ -309,7 +309,7 @@ func TestSessionsOnDisk(t *testing.T) {
 		if r, _ := w.SessionRank(servicetest.Scope, "", odd); r.Worker != 2 {
 			t.Errorf("at %v", r)
 		}
-		time.Sleep(10 * time.Minute) // an hour since they were used
+		time.Sleep(10 * time.Minute)                 // an hour since they were used
 		if got := known(); got != [4]bool{2: true} { // the request of the hard session was under way when it was saved
 			t.Errorf("known after an hour: %v", got)
 		}

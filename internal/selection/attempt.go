@@ -136,7 +136,8 @@ func (a *attempt) recycle() {
 	a.scope.reset()
 	a.prompt.reset()
 	a.choice.reset()
-	a.retry = retry{request: a.retry.request}
+	a.retry, a.pair = retry{request: a.retry.request}, nil
+	a.choice.prompt = &a.prompt
 	a.session.keys, a.session.kept = sessionKeys{}, kept{}
 	a.wait, a.result, a.counts.of = wait{}, Selection{}, nil
 	attempts.Put(a)

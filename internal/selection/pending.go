@@ -39,6 +39,7 @@ func (p *pendingSelections) save(a *attempt) {
 	}
 	if a.session.name() != "" {
 		s.Session = a.session.key().Session
+		s.Final = req.endsBinding()
 	}
 	p.store.Put(*req.SelectionID, s)
 }

@@ -130,7 +130,8 @@ type SelectRequest struct {
 	// that of the scope (1.6.1).
 	SessionTenant string
 	// Parent is the name of the session that has started this one, as an agent starts its sub-agents; "": none, or it is not
-	// said. It is another name than Session, of the same tenant, and has no fault (see package identity).
+	// said. It is another name than Session, of the same tenant, and has no fault (see package identity) but that it may be
+	// reserved, which is refused.
 	Parent string
 	// Final: the request is the session's last one. Its binding ends with the reservation.
 	Final bool

@@ -84,10 +84,10 @@ func (r *retry) newRecord(claim *affinity.Claim, lease *approximate.Lease, p *pr
 	switch answers := &r.api.idempotency.answers; {
 	case r.ReservationID != nil:
 		r.record = &idempotencyRecord{
-			answers: answers, claim: claim, lease: lease, id: r.id, selected: true, final: r.Final, prompt: p.identity(&r.Prompt),
+			answers: answers, claim: claim, lease: lease, id: r.id, selected: true, final: r.endsBinding(), prompt: p.identity(&r.Prompt),
 		}
 	case claim != nil || lease != nil: // the id was generated here, so no retry can have it
-		r.record = &idempotencyRecord{answers: answers, claim: claim, lease: lease, id: r.id, final: r.Final, state: recordEvicted}
+		r.record = &idempotencyRecord{answers: answers, claim: claim, lease: lease, id: r.id, final: r.endsBinding(), state: recordEvicted}
 	}
 	return r.record
 }

@@ -68,9 +68,12 @@ func (s *session) name() string {
 }
 
 // groups reports whether the session belongs to a group.
-func (s *session) groups() bool {
-	return s.Parent != "" && (s.Groups || s.SessionMode == HardSessions && s.api.config.SessionGroups)
+func (r *request) groups() bool {
+	return r.Parent != "" && (r.Groups || r.SessionMode == HardSessions && r.api.config.SessionGroups)
 }
+
+// endsBinding reports whether the binding ends with the reservation: that of a group stays for its other sessions.
+func (r *request) endsBinding() bool { return r.Final && !r.groups() }
 
 // key returns the key that a hard session is bound by: that of its group, if it belongs to one, as in Dynamo.
 func (s *session) key() affinity.Key {
@@ -303,6 +306,9 @@ func errSessionBound(session string, bound, chosen catalog.Rank) *contract.Error
 func (s *sessions) usable(session string) bool {
 	return s.Table != nil && session != "" && len(session) <= affinity.MaxSession && !identity.IsReserved(session)
 }
+
+// CountIgnored counts names of sessions that a request has and that are not used.
+func (a *API) CountIgnored(faults identity.Faults) { a.selections.Ignored(faults) }
 
 // EndSession notes that a tenant's session sends no further request: its binding or home ends at once, and that
 // of the sessions that it has started.

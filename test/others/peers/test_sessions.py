@@ -223,6 +223,17 @@ def test_the_rules_of_applying(alone):
     assert chosen(ask(replica, scope, "any", book="any"), scope)[0] == 1
 
 
+def published(wire, session: str) -> tuple[int, int]:
+    """The version in the next message about the session."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if wire.poll(50):
+            topic, payload = wire.recv_multipart()
+            if topic == TOPIC and (message := msgpack.unpackb(payload))["session_id"] == session:
+                return message["sequence"], message["writer_id"]
+    raise AssertionError(f"nothing is published about {session}")
+
+
 # A name as Dynamo gives it to the group of the sessions that one session has started, which ends in a BLAKE3 hash.
 GROUP = "\x01sg:" + "9d42a6ea7a8ccd6b9e0b0bd1a9a3b6d2" * 2
 
