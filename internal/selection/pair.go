@@ -181,6 +181,9 @@ func (a *attempt) bookPair() error {
 	p.bare.size = a.prompt.size
 	p.bare.lookUp(a.scope.state, true)
 	decode := a.retry.newRecord(a.session.claim, a.scope.state.NewLease(), &a.prompt)
+	if decode == nil {
+		decode = &idempotencyRecord{answers: &a.api.idempotency.answers, id: a.retry.id, state: recordEvicted}
+	}
 	prefill := &idempotencyRecord{
 		answers: &a.api.idempotency.answers, lease: a.scope.state.NewLease(), id: a.retry.id, state: recordEvicted,
 	}
@@ -195,11 +198,10 @@ func (a *attempt) bookPair() error {
 			return reservations.PairPlacement{}, err
 		}
 		placed := a.placements(v, r.Hashes)
-		if decode != nil {
-			placed.Decode.CallerState = decode
-		}
+		placed.Decode.CallerState = decode
 		if placed.Prefill != nil {
 			placed.Prefill.CallerState = prefill
+			decode.sent = &sent{link: a.link(&p.prefill.choice, &a.choice), tokens: a.prompt.size.Tokens}
 		}
 		p.remember(decode, prefill)
 		return placed, nil
@@ -280,7 +282,12 @@ func (a *attempt) chooseTwo(ranks []catalog.Entry, v *reservations.View) (done b
 	c.byLoad.used, c.warmed, c.prompt = false, false, &p.bare
 	c.score(ranks, v)
 	c.prompt = &a.prompt
-	i, j := pickPair(c, ranks, first, prefillers)
+	i, j := pickPair(c, ranks, first, prefillers, func(from, to linked) float64 {
+		if !first.inSeconds() {
+			return 0
+		}
+		return a.api.transfers.cost(link{a.scope.snapshot.Scope, from, to}, a.prompt.size.Tokens)
+	})
 	if i < 0 {
 		return false, nil
 	}
@@ -325,6 +332,11 @@ func (l linked) with(o linked) bool {
 	return l.revision == o.revision && equal(l.domain, o.domain) && equal(l.place, o.place)
 }
 
+// link returns the link between the chosen ranks.
+func (a *attempt) link(from, to *choice) link {
+	return link{a.scope.snapshot.Scope, linkedOf(from.chosen.Worker), linkedOf(to.chosen.Worker)}
+}
+
 // linkedRanks are the scored ranks of one choice that are linked alike.
 type linkedRanks struct {
 	linked
@@ -353,8 +365,9 @@ func groupLinked(c *choice, ranks []catalog.Entry) (groups []linkedRanks) {
 }
 
 // pickPair picks the rank that decodes and the one that prefills with the least sum of costs among
-// those that can work together, or -1. Of equal sums each has the same chance.
-func pickPair(decode *choice, decoders []catalog.Entry, prefill *choice, prefillers []catalog.Entry) (d, p int) {
+// those that can work together, the cost of the transfer included, or -1. Of equal sums each has the
+// same chance.
+func pickPair(decode *choice, decoders []catalog.Entry, prefill *choice, prefillers []catalog.Entry, transfer func(from, to linked) float64) (d, p int) {
 	d, p = -1, -1
 	least, ties := 0.0, 0
 	firsts := groupLinked(prefill, prefillers)
@@ -365,7 +378,7 @@ func pickPair(decode *choice, decoders []catalog.Entry, prefill *choice, prefill
 			}
 			i, of := dg.cheapest(decode)
 			j, before := pg.cheapest(prefill)
-			switch sum := of + before; {
+			switch sum := before + transfer(pg.linked, dg.linked) + of; {
 			case d < 0 || sum < least:
 				d, p, least, ties = i, j, sum, 1
 			case sum == least:
@@ -422,9 +435,9 @@ func (a *attempt) placements(v *reservations.View, hashes []uint64) (placed rese
 	return placed
 }
 
-// remember sets the answer that a retry gets, in the records of the sides. decode may be nil.
+// remember sets the answer that a retry gets, in the records of the sides.
 func (p *pairing) remember(decode, prefill *idempotencyRecord) {
-	if decode == nil || !decode.selected {
+	if !decode.selected { // the id was generated here, so no retry can have it
 		return
 	}
 	answer := p.result

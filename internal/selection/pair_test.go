@@ -16,6 +16,7 @@ import (
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector/ttft"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
@@ -349,6 +350,7 @@ func TestPairFaults(t *testing.T) {
 							r.Conditional = &selection.Conditional{MaxUncachedTokens: new(uint64(rnd.IntN(40)))}
 						}
 					})
+					synctest.Wait() // for what the other replica has said
 					before := w.LoadText()
 					ctx, cancel := context.WithCancel(t.Context())
 					done := make(chan error, 1)
@@ -400,4 +402,65 @@ func TestPairFaults(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPairTransfer: of two prefill workers that are equal otherwise the one with the shorter transfer is
+// chosen, once callers have reported the ends of prefills and the first tokens. Until then the
+// transfer costs nothing, so that both are chosen.
+func TestPairTransfer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := servicetest.Start(t, servicetest.Policy(t, "predicted-ttft", ""), servicetest.EventsOff)
+		near := func(r *catalog.Record) { r.KVTransferDomain = new("rack") }
+		w.Put(servicetest.Record(1, 1, role(catalog.RolePrefill), near))
+		w.Put(servicetest.Record(2, 1, role(catalog.RolePrefill)))
+		w.Put(servicetest.Record(3, 1, role(catalog.RoleDecode), near))
+		theta, n := ttft.Parameters{Base: 0.01, PerToken: 1e-4}, 0
+		play := func(reports bool, change ...func(*selection.PairRequest)) (prefill uint64) {
+			t.Helper()
+			n++
+			id, size := fmt.Sprint(n), 400+400*(n%5)
+			pair, err := w.SelectPair(t.Context(), askPair(id, servicetest.Prompt(uint32(n)<<16, size), change...))
+			if err != nil || pair.Prefill == nil {
+				t.Fatalf("%+v, %v", pair, err)
+			}
+			prefill = pair.Prefill.Rank.Worker
+			time.Sleep(time.Duration(theta.Prefill(float64(size), float64(size)) * float64(time.Second)))
+			if reports {
+				if err := w.PrefillComplete(id + ".prefill"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(time.Duration(size) * time.Duration(prefill*prefill) * 10 * time.Microsecond) // 10 or 40 µs a token
+			if err := w.PrefillComplete(id); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+			if err := w.Free(id); err != nil {
+				t.Fatal(err)
+			}
+			return prefill
+		}
+		of := func(id uint64) func(*selection.PairRequest) {
+			return func(r *selection.PairRequest) {
+				r.Prefill.HasAllowedWorkers, r.Prefill.AllowedWorkers = true, []uint64{id}
+			}
+		}
+		chosen := map[uint64]int{}
+		for range 20 {
+			chosen[play(false)]++
+		}
+		if chosen[1] == 0 || chosen[2] == 0 {
+			t.Errorf("before: %v", chosen)
+		}
+		for i := range uint64(120) {
+			play(true, of(1+i%2))
+		}
+		clear(chosen)
+		for range 20 {
+			chosen[play(true)]++
+		}
+		if chosen[1] != 20 {
+			t.Errorf("once it is known: %v", chosen)
+		}
+	})
 }

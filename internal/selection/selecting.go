@@ -89,6 +89,7 @@ type API struct {
 	owners      *affinity.Table // nil: they are not remembered
 	pending     pendingSelections
 	decisions   decisions
+	transfers   transfers
 	warmup      warmup
 }
 
@@ -224,6 +225,9 @@ func (a *API) PrefillComplete(id string) error {
 func (a *API) prefillComplete(id string) error {
 	err := a.ledger.PrefillComplete(id)
 	if err == nil {
+		if reservations.IsSideID(id) {
+			a.noteSide(id, time.Now())
+		}
 		a.decisions.completed(id)
 		a.scopes.LoadChanged()
 	}

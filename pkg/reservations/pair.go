@@ -1,6 +1,7 @@
 package reservations
 
 import (
+	"strings"
 	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
@@ -103,6 +104,9 @@ func (s *scope) bookPair(req *Request, choose func(*View) (PairPlacement, error)
 	}
 	return nil, nil
 }
+
+// prefills reports whether r is the side of a pair that prefills.
+func (e *entry) prefills() bool { return e.pair && strings.HasSuffix(e.id, prefillEnd) }
 
 // newSide returns the entry of one side of a pair, and the request for it alone.
 func (s *scope) newSide(pair *Request, id string, side *Side, at time.Duration) (*entry, Request) {

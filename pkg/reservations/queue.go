@@ -280,7 +280,7 @@ func (s *scope) observeFree(r *entry) {
 	switch x := &q.all[r.inRank]; {
 	case !r.prefillDone:
 		s.observeUnreported(r, x)
-	case x.reported:
+	case x.reported && !r.prefills(): // it ends with its prefill, which says nothing of the report
 		s.prefills.Freed(s.ledger.at(), r.slot, r.rank, x.booked, x.completed)
 	}
 }
