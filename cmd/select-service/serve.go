@@ -248,6 +248,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 			DecodeBusy:    conf.Selections.DecodeBusy,
 			PrefillBusy:   conf.Selections.PrefillBusy,
 			DecisionBytes: int64(conf.Selections.DecisionBytes),
+			IgnoreTargets: !conf.Selections.RequestTargets,
 			Overload:      conf.Overload.Thresholds,
 		},
 		Scopes: scopes.Settings{

@@ -211,6 +211,8 @@ type Selections struct {
 	// DecodeBusy and PrefillBusy are the shares of total_kv_blocks and of
 	// max_num_batched_tokens above which an answer says "busy"; nil: answers do not say it.
 	DecodeBusy, PrefillBusy *float64
+	// RequestTargets: what requests want of their times counts.
+	RequestTargets bool
 	// DecisionBytes is the approximate memory for recent decisions, in bytes; 0: none are kept.
 	DecisionBytes int
 }
@@ -374,7 +376,7 @@ func Default() Config {
 		Queue:  Queue{OverlapRefreshAfter: 10 * time.Second},
 		Selections: Selections{
 			Pending:       pending.Limits{TTL: 120 * time.Second, Entries: 4096, Bytes: 256 << 20},
-			DecisionBytes: 4 << 20,
+			DecisionBytes: 4 << 20, RequestTargets: true,
 		},
 		Reservations: Reservations{Lifetime: 300 * time.Second},
 		Engines:      Engines{StalledAfter: 3 * time.Second},

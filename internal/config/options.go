@@ -457,6 +457,13 @@ var settings = []option{
 			"decisions a second only a part of them is kept.",
 	},
 	{
+		key: "selections.request_targets", flag: "request-targets",
+		bind: func(c *Config) value { return boolean(&c.Selections.RequestTargets) },
+		help: "Requests may say how soon they want their first token and their whole answer, by members of the API and by " +
+			"headers of the gateway and the proxy. Set it to false where clients should not: what they say is then " +
+			"counted and has no effect.",
+	},
+	{
 		key: "selections.decode_busy_threshold", flag: "decode-busy-threshold", env: []string{"DYN_ROUTER_CONDITIONAL_DISAGG_DECODE_BUSY_THRESHOLD"}, hint: "X|none",
 		bind: func(c *Config) value { return multiple(&c.Selections.DecodeBusy) },
 		help: "Answers say decode_busy if the worker is above this share of its total_kv_blocks, so that callers can " +

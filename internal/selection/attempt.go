@@ -115,6 +115,9 @@ func (a *API) newAttempt(req *SelectRequest, reserve bool) *attempt {
 	t := attempts.Get().(*attempt)
 	t.request = request{api: a, SelectRequest: req, reserve: reserve, filter: filterOf(req)}
 	t.timeline.span = req.Trace.Child("select")
+	if a.config.IgnoreTargets && req.hasTarget() {
+		t.ignoreTargets()
+	}
 	return t
 }
 

@@ -80,6 +80,13 @@ type SelectRequest struct {
 	// PolicyClass is the trimmed x-dynamo-meta-policy-class header; "" is absent.
 	PolicyClass string
 
+	// TTFTTarget is how soon after the call the request wants its first token, see TTFTTargetOf; 0: it does not say.
+	TTFTTarget time.Duration
+	// Deadline is when it wants its whole answer, see DeadlineOf; zero: it does not say.
+	Deadline time.Time
+	// RefuseOnMiss: the request is refused if it is predicted to miss one of them, instead of being placed all the same.
+	RefuseOnMiss bool
+
 	// Eligible, if not nil, returns which ranks of a snapshot the request may use, nil for all.
 	// It is asked again when the workers have changed while the request waits, and must not
 	// block. EligibleKey tells apart the requests that may use different ranks: those with

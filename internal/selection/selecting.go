@@ -58,6 +58,8 @@ type Config struct {
 	// new or emptied ranks get, 0 to 1; Warmup is how long a rank is new, 0: DefaultWarmup.
 	WarmupShare float64
 	Warmup      time.Duration
+	// IgnoreTargets: what requests want of their times has no effect, but is counted.
+	IgnoreTargets bool
 	// DecisionBytes is the approximate memory for recent decisions, at most a twelfth of
 	// Remembered; 0: none are kept.
 	DecisionBytes int64
@@ -149,6 +151,9 @@ func (a *API) ShareSessions(process uint64, replica *replicasync.Replica) {
 func (a *API) Sessions() replicasync.Sessions {
 	return &sharedSessions{sessions: &a.sessions, owners: a.owners}
 }
+
+// IgnoresTargets reports whether what requests want of their times has no effect.
+func (a *API) IgnoresTargets() bool { return a.config.IgnoreTargets }
 
 // Sweep drops expired state, and wakes retries whose id another replica has booked. It must be
 // called every second.

@@ -59,6 +59,12 @@ type SelectRequest struct {
 	PriorityJump         float64 `json:"priority_jump,omitempty"`   // seconds or a weight, depending on the order of the queue
 	StrictPriority       uint32  `json:"strict_priority,omitempty"` // higher goes first
 
+	// TTFTTargetMS and DeadlineMS say within how many milliseconds the first token and the whole answer are wanted;
+	// 0: there is no such wish. OnMiss says what happens if that cannot be: "place", the default, or "refuse".
+	TTFTTargetMS float64 `json:"ttft_target_ms,omitempty"`
+	DeadlineMS   float64 `json:"deadline_ms,omitempty"`
+	OnMiss       string  `json:"on_miss,omitempty"`
+
 	Pinned *Rank `json:"pinned_worker,omitempty"`
 	// Target is the worker or rank to prefer: if it is eligible, no other is considered.
 	// With a Target, Session has no effect.

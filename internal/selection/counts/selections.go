@@ -36,6 +36,7 @@ var (
 	costSpread      = Families.Histogram("selection_cost_spread_blocks", "Highest cost less lowest cost among the ranks that were compared, in blocks.", "model_name")
 	namesIgnored    = Families.Counter("session_names_ignored_total", "Names of sessions, and of the sessions that have started them, that were not used, by why: too_long (256 bytes), control_character, or reserved (they begin with one, as names of the service's own do).", "reason")
 	pairsTotal      = Families.Counter("pairs_total", "Answers of select_pair, by what they are: `pair` is two ranks, with the other reasons the rank that decodes prefills. Models without any have no series.", "model_name", "reason")
+	targetsTotal    = Families.Counter("request_targets_total", "Selections that say when they want their first token or their answer, by what came of it.", "model_name", "outcome")
 	queueWait       = Families.Histogram("queue_wait_seconds", "Time in the wait queue of the selections that had to wait, however they ended.", "model_name")
 )
 
@@ -136,6 +137,18 @@ func OutcomeOf(err error, r Route) Outcome {
 	return Failed
 }
 
+// Target is what came of a selection's target or deadline.
+type Target uint8
+
+// What comes of them.
+const (
+	TargetIgnored Target = iota // they have no effect, by an option
+	numTargets           = int(iota)
+)
+
+// String gives the label.
+func (t Target) String() string { return [numTargets]string{"ignored"}[t] }
+
 // The causes of a rejection: the thresholds, and the wait queue's limits.
 const (
 	queueLimit = overload.NumThresholds + iota
@@ -162,6 +175,7 @@ type ModelSelections struct {
 	queued           [numRoutes]atomic.Int64 // requests waiting now
 	causes           [NumCauses]atomic.Uint64
 	pairs            [numPairReasons]atomic.Uint64
+	targets          [numTargets]atomic.Uint64
 
 	// Of answered selections:
 
@@ -190,6 +204,9 @@ func (m *ModelSelections) Queued(r Route, by int64) { m.queued[r].Add(by) }
 func (m *ModelSelections) Waited(d time.Duration, of metrics.Example) {
 	m.wait.ObserveExample(d.Seconds(), of)
 }
+
+// Targeted counts what came of a selection's target or deadline.
+func (m *ModelSelections) Targeted(t Target) { m.targets[t].Add(1) }
 
 // Ended counts a selection that is over, with the error that it ended with.
 func (m *ModelSelections) Ended(o Outcome, r Route, err error) {
@@ -263,6 +280,9 @@ func (m *ModelSelections) send(ch chan<- prometheus.Metric, model string) {
 		metrics.Send(ch, rejectionsTotal, m.causes[c].Load(), model, CauseLabel(c))
 	}
 	m.sendPairs(ch, model)
+	for t := range m.targets {
+		metrics.Send(ch, targetsTotal, m.targets[t].Load(), model, Target(t).String())
+	}
 	for _, h := range []struct {
 		metrics.Family
 		*metrics.Histogram

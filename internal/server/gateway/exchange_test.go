@@ -279,6 +279,8 @@ func TestRemovedHeaders(t *testing.T) {
 		"x-dynamo-worker-instance-id", "x-dynamo-prefill-instance-id", "x-dynamo-dp-rank", "x-dynamo-prefill-dp-rank", "x-dynamo-routing-mode",
 		// SMG's policies manual and consistent_hashing: a worker by its URL or index.
 		"x-smg-target-worker",
+		// What the gateway obeys itself: llm-d's header with its former name, and ours.
+		"x-llm-d-slo-ttft-ms", "x-slo-ttft-ms", "x-select-deadline-ms", "x-select-on-miss",
 	} {
 		if !slices.Contains(p.removed, name) {
 			t.Errorf("%s is not removed", name)
@@ -286,7 +288,7 @@ func TestRemovedHeaders(t *testing.T) {
 	}
 	for _, name := range []string{
 		"x-request-id", "x-tenant-id", "authorization", "x-session-id", "x-dynamo-session-id", "x-dynamo-parent-session-id", "x-smg-routing-key",
-		"x-dynamo-request-priority", "x-llm-d-slo-ttft-ms", "x-llm-d-inference-objective",
+		"x-dynamo-request-priority", "x-llm-d-slo-tpot-ms", "x-llm-d-inference-objective",
 	} {
 		if slices.Contains(p.removed, name) {
 			t.Errorf("%s, which steers nothing, is removed", name)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/select-service/select-service/internal/selection/identity"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
@@ -39,6 +40,7 @@ type Head struct {
 	priority       *int32
 	strictPriority *uint32
 	class          string // of the wait queue
+	wants          wants
 	session        identity.Session
 	Subset         Subset          // zero: every endpoint
 	without        []uint64        // ids of workers that have failed the request
@@ -65,7 +67,7 @@ const (
 // pseudo-headers stand for the method, the path and the protocol of an upgrade.
 func (g *Gateway) ReadHead(headers iter.Seq2[string, string]) Head {
 	prefix := g.config.MetadataPrefix
-	var h Head
+	h := Head{wants: wants{from: time.Now()}}
 	who := g.config.Sessions.Reader()
 	for name, value := range headers {
 		switch name {
@@ -95,6 +97,14 @@ func (g *Gateway) ReadHead(headers iter.Seq2[string, string]) Head {
 			h.class = cmp.Or(strings.TrimSpace(value), h.class)
 		case "x-dynamo-policy-class":
 			h.class = cmp.Or(h.class, strings.TrimSpace(value))
+		case ttftHeader:
+			h.wants.ttft = cmp.Or(h.wants.ttft, value)
+		case ttftAlias:
+			h.wants.ttftAlias = cmp.Or(h.wants.ttftAlias, value)
+		case deadlineHeader:
+			h.wants.deadline = cmp.Or(h.wants.deadline, value)
+		case onMissHeader:
+			h.wants.onMiss = cmp.Or(h.wants.onMiss, value)
 		default:
 			who.Read(name, value)
 		}

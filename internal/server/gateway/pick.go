@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -62,6 +63,9 @@ type request struct {
 	// without are workers that were chosen although their address is unknown.
 	without []uint64
 	alone   bool // no other worker prefills for the decode worker
+	// What the request wants, see selection.SelectRequest. firstToken is the time by which it wants its first token.
+	firstToken, deadline time.Time
+	refuseOnMiss         bool
 	// only is the rank that has what the request is about; nil: any.
 	only *catalog.Rank
 }
@@ -71,6 +75,9 @@ type request struct {
 func (p *picker) pick(ctx context.Context, h *Head, text []byte, caller *access.Caller, of *counts.Front, fallbacks int) (*Placement, *Problem) {
 	r := request{picker: p, head: h, caller: caller, metrics: of, text: text, fallbacks: fallbacks, without: slices.Clone(h.without)}
 	defer r.releaseTokens()
+	if bad := r.readWants(); bad != nil {
+		return nil, bad
+	}
 	if h.kind == openai.Other {
 		return r.pickOther(ctx)
 	}
@@ -211,6 +218,10 @@ func (r *request) selection(prefill bool) *selection.SelectRequest {
 		PolicyClass: r.head.class, Session: r.head.session.ID, SessionTenant: r.sessionTenant(), Parent: r.head.session.Parent, OfAgent: r.head.session.OfAgent(),
 		SessionMode: r.config.SessionMode, Groups: r.config.SessionGroups, FilterBeforeSession: true, Lease: r.config.Lease,
 		Eligible: f.eligible, EligibleKey: f.key(), ByLoad: r.light, Trace: r.head.span,
+		Deadline: r.deadline, RefuseOnMiss: r.refuseOnMiss,
+	}
+	if !r.firstToken.IsZero() {
+		req.TTFTTarget = max(1, time.Until(r.firstToken)) // of one whose time is over nearly nothing is left
 	}
 	priority, strict := r.head.priority, r.head.strictPriority
 	if priority == nil {

@@ -3,9 +3,9 @@ package gateway
 // steering are the headers by which a client would choose for itself what is behind the gateway: the
 // engine that prefills, encodes or has the cache, the worker or rank of a frontend, the model of a pool.
 // A sidecar sends prompts to whatever host they name, and a frontend takes the choice as it is. The
-// gateway removes them from every request. Headers of placed are not in the list: those that a placement
+// gateway removes them from every request, and those that it obeys itself. Headers of placed are not in the list: those that a placement
 // does not set are removed too. Headers that say who asks, in which session and how urgently are left:
-// x-dynamo-session-id, x-request-id, x-smg-routing-key, x-llm-d-slo-ttft-ms.
+// x-dynamo-session-id, x-request-id, x-smg-routing-key, x-llm-d-slo-tpot-ms.
 var steering = []string{
 	// The endpoint picker protocol and what its pickers for conformance tests obey.
 	"x-gateway-inference-fairness-id", "x-gateway-inference-objective", "x-gateway-model-name-rewrite",
@@ -20,4 +20,6 @@ var steering = []string{
 	"x-dynamo-routing-mode",
 	// SGLang's model gateway and AIBrix.
 	"x-smg-target-worker", "target-pod",
+	// What the request wants of its times.
+	ttftHeader, ttftAlias, deadlineHeader, onMissHeader,
 }

@@ -26,6 +26,9 @@ type explainRoutes struct {
 
 func (r explainRoutes) explain(c request, b *selectBody, out []byte) (int, []byte, error) {
 	b.session.fill(&b.req)
+	if err := b.wants.set(&b.req); err != nil {
+		return 0, nil, err
+	}
 	b.req.Dialect = contract.Version(r.d)
 	b.req.Advisory = b.advisory
 	b.req.Trace = c.span

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/selection"
@@ -49,6 +50,9 @@ func (r selectRoutes) selectAndReserve(c request, b *selectBody, out []byte) (in
 }
 
 func (r selectRoutes) answer(c request, b *selectBody, out []byte, reserve bool) (int, []byte, error) {
+	if err := b.wants.set(&b.req); err != nil {
+		return 0, nil, err
+	}
 	b.req.PolicyClass = strings.TrimSpace(c.Request.Header.Get(policyHeader))
 	if ignored := b.session.fill(&b.req); ignored != 0 {
 		r.svc.CountIgnored(ignored)
@@ -160,6 +164,7 @@ type selectBody struct {
 	routing  selection.Routing
 	session  session
 	booking  bookingOptions
+	wants    wants
 	advisory bool
 }
 
@@ -219,6 +224,9 @@ func selectFields(d dialect) []bodyscan.Field[selectBody] {
 		optional("expected_output_tokens", func(b *selectBody) **uint32 { return &b.req.ExpectedOutputTokens }, (*bodyscan.Scanner).Uint32),
 		field("priority_jump", func(b *selectBody) *float64 { return &b.req.PriorityJump }, (*bodyscan.Scanner).Float64),
 		field("strict_priority", func(b *selectBody) *uint32 { return &b.req.StrictPriority }, (*bodyscan.Scanner).Uint32),
+		optional("ttft_target_ms", func(b *selectBody) **float64 { return &b.wants.ttft }, (*bodyscan.Scanner).Float64),
+		optional("deadline_ms", func(b *selectBody) **float64 { return &b.wants.deadline }, (*bodyscan.Scanner).Float64),
+		field("on_miss", func(b *selectBody) *bool { return &b.wants.refuse }, readOnMiss),
 		optional("pinned_worker", func(b *selectBody) **catalog.Rank { return &b.req.Pinned }, readRank),
 		bodyscan.Field[selectBody]{Name: "allowed_worker_ids", Read: func(s *bodyscan.Scanner, b *selectBody) {
 			if !s.Null() {
@@ -238,6 +246,31 @@ func selectFields(d dialect) []bodyscan.Field[selectBody] {
 	fields = append(fields, sessionFields(func(b *selectBody) *session { return &b.session })...)
 	return append(fields, aliasedOrNull("selection_id", "reservation_id", selectionID))
 }
+
+// wants is when a selection wants its first token and its whole answer, in milliseconds from now on; nil: it does not say.
+type wants struct {
+	ttft, deadline *float64
+	refuse         bool
+}
+
+// set adds to a request what it wants.
+func (w *wants) set(r *selection.SelectRequest) (err error) {
+	if w.ttft != nil {
+		if r.TTFTTarget, err = selection.TTFTTargetOf("ttft_target_ms", *w.ttft); err != nil {
+			return err
+		}
+	}
+	if w.deadline != nil {
+		if r.Deadline, err = selection.DeadlineOf("deadline_ms", *w.deadline, time.Now()); err != nil {
+			return err
+		}
+	}
+	r.RefuseOnMiss = w.refuse
+	return nil
+}
+
+// readOnMiss reads on_miss, and reports whether it is refuse.
+func readOnMiss(s *bodyscan.Scanner) (refuse bool) { return s.Variant("place", "refuse") == "refuse" }
 
 var rankShape = bodyscan.NewObject(
 	required("worker_id", func(r *catalog.Rank) *uint64 { return &r.Worker }, (*bodyscan.Scanner).Uint64),

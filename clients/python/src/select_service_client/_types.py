@@ -250,6 +250,10 @@ class SelectRequest(PromptRequest, total=False):
     expected_output_tokens: int | None
     priority_jump: float
     strict_priority: int
+    # Within how many milliseconds the first token and the whole answer are wanted.
+    ttft_target_ms: float | None
+    deadline_ms: float | None
+    on_miss: Literal["place", "refuse"]
     pinned_worker: Rank
     affinity_target: AffinityTarget
     allowed_worker_ids: Iterable[int]

@@ -1,0 +1,62 @@
+package httpapi
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/selection"
+)
+
+// TestTargets: what a selection wants of its times means the same in both dialects, on both routes and in explanations. A
+// number that is no target is refused with the numbers that are, and what is no number as any other member of a wrong type.
+func TestTargets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		now := time.Now()
+		ttft, deadline := "ttft_target_ms must be a number of milliseconds between 1 and 3600000", "deadline_ms must be a number of milliseconds between 1 and 86400000"
+		for _, tc := range []struct {
+			members string
+			want    selection.SelectRequest
+			status  int
+			text    string
+		}{
+			{`"x":1`, selection.SelectRequest{}, 200, ""},
+			{`"ttft_target_ms":null,"deadline_ms":null,"on_miss":null`, selection.SelectRequest{}, 200, ""},
+			{`"ttft_target_ms":1`, selection.SelectRequest{TTFTTarget: time.Millisecond}, 200, ""},
+			{`"ttft_target_ms":2.5,"on_miss":"place"`, selection.SelectRequest{TTFTTarget: 2500 * time.Microsecond}, 200, ""},
+			{`"ttft_target_ms":3600000,"on_miss":"refuse"`, selection.SelectRequest{TTFTTarget: time.Hour, RefuseOnMiss: true}, 200, ""},
+			{`"deadline_ms":86400000`, selection.SelectRequest{Deadline: now.Add(24 * time.Hour)}, 200, ""},
+			{`"deadline_ms":1,"ttft_target_ms":1`, selection.SelectRequest{Deadline: now.Add(time.Millisecond), TTFTTarget: time.Millisecond}, 200, ""},
+			{members: `"ttft_target_ms":0`, status: 400, text: ttft},
+			{members: `"ttft_target_ms":-1`, status: 400, text: ttft},
+			{members: `"ttft_target_ms":0.99`, status: 400, text: ttft},
+			{members: `"ttft_target_ms":3600001`, status: 400, text: ttft},
+			{members: `"ttft_target_ms":1e300`, status: 400, text: ttft},
+			{members: `"ttft_target_ms":NaN`, status: 400, text: syntaxPrefix},
+			{members: `"ttft_target_ms":"500"`, status: 422, text: shapePrefix + "ttft_target_ms: invalid type: string"},
+			{members: `"deadline_ms":0`, status: 400, text: deadline},
+			{members: `"deadline_ms":3155760000000`, status: 400, text: deadline}, // a century
+			{members: `"deadline_ms":[]`, status: 422, text: shapePrefix + "deadline_ms: invalid type: "},
+			{members: `"on_miss":"drop"`, status: 422, text: shapePrefix + "on_miss: "},
+			{members: `"on_miss":true`, status: 400, text: syntaxPrefix + "on_miss: "}, // as other names in Dynamo's contract
+		} {
+			for _, s := range speakers(f) {
+				for _, path := range []string{"/select", "/select_and_reserve", "/explain"} {
+					var got selection.SelectRequest
+					f.call = func() {
+						got = f.selected
+					}
+					w := call(t, s, "POST", s.prefix+path, `{`+tc.members+`}`, nil)
+					if w.Code != tc.status || tc.text != "" && !strings.HasPrefix(errorText(t, w), tc.text) {
+						t.Errorf("%s %s %s: %d %s", s.name, path, tc.members, w.Code, w.Body)
+					}
+					if got.TTFTTarget != tc.want.TTFTTarget || !got.Deadline.Equal(tc.want.Deadline) || got.RefuseOnMiss != tc.want.RefuseOnMiss {
+						t.Errorf("%s %s %s: %v, %v, %v", s.name, path, tc.members, got.TTFTTarget, got.Deadline, got.RefuseOnMiss)
+					}
+				}
+			}
+		}
+	})
+}
