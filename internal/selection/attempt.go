@@ -344,7 +344,7 @@ func (c *choice) settle(ranks []catalog.Entry, i int, v *reservations.View) (Sel
 	}
 	if !c.ByLoad {
 		c.noteDecided()
-		c.uncached = c.toCompute(i)
+		c.uncached, c.predicted = c.toCompute(i), c.expected(i)
 	}
 	return c.selection(&c.candidates[i], v), nil
 }
@@ -403,7 +403,7 @@ func (a *attempt) bookChoice() error {
 		if a.session.settle(chosen.Rank, p.size.Tokens); record != nil {
 			record.running = a.session.running
 		}
-		return reservations.Placement{Slot: chosen.Slot, Rank: chosen.Rank, PrefillTokens: answer.EffectivePrefillTokens, Uncached: a.choice.uncached}, nil
+		return reservations.Placement{Slot: chosen.Slot, Rank: chosen.Rank, PrefillTokens: answer.EffectivePrefillTokens, Uncached: a.choice.uncached, Predicted: a.choice.predicted}, nil
 	})
 	a.timeline.end("book")
 	if err != nil || record == nil { // no reservation says when the request ends

@@ -23,8 +23,10 @@ type choice struct {
 
 	chosen   catalog.Entry
 	uncached uint64 // tokens that the chosen rank has to compute, for its queue; 0: the answer's EffectivePrefillTokens
-	warmed   bool   // a new or emptied rank was chosen for that reason
-	sampled  sampled
+	// predicted is the time to first token on the chosen rank, in seconds; 0: no policy predicts it.
+	predicted float64
+	warmed    bool // a new or emptied rank was chosen for that reason
+	sampled   sampled
 	// charged is the predicted work of requests that are delayed before this one, in seconds by slot.
 	charged map[uint32]float64
 
@@ -42,7 +44,7 @@ type choice struct {
 // reset empties the choice, but for its memory.
 func (c *choice) reset() {
 	clear(c.byLoad.scored)
-	c.chosen, c.uncached, c.warmed, c.sampled, c.charged = catalog.Entry{}, 0, false, sampled{}, nil
+	c.chosen, c.uncached, c.predicted, c.warmed, c.sampled, c.charged = catalog.Entry{}, 0, 0, false, sampled{}, nil
 	c.foreign, c.scored, c.shadows = c.foreign[:0], nil, c.shadows[:0]
 }
 
@@ -249,6 +251,16 @@ func (c *choice) toCompute(i int) uint64 {
 		return p.ToCompute(&c.decision, i)
 	}
 	return 0
+}
+
+// expected returns the time to first token that is predicted for candidate i, in seconds; 0 if no policy, not even a shadow,
+// predicts it.
+func (c *choice) expected(i int) float64 {
+	if p := c.scope.rules.Policies; p == nil || p.Learner == nil {
+		return 0
+	}
+	of := predict(&c.decision, i)
+	return of.Wait + of.Prefill
 }
 
 // predictedTTFT returns the time to first token that the policy predicts for candidate i.

@@ -37,7 +37,10 @@ type ScopePolicy struct {
 type LearnedPrefills struct {
 	ttft.Parameters
 	Samples uint64
-	Flow    ttft.Flow
+	// Calibration and Compared say how far predictions are off.
+	Calibration ttft.Calibration
+	Compared    ttft.Compared
+	Flow        ttft.Flow
 	Ranks   []RankQueue
 	Rails   []ttft.RailState
 }
@@ -171,7 +174,7 @@ func (le *Learning) Policies(of catalog.ScopeFilter) []ScopePolicy {
 
 func (le *Learning) learned(sc catalog.Scope, l *ttft.Learner) *LearnedPrefills {
 	m := l.Model()
-	known := &LearnedPrefills{Parameters: m.Parameters, Samples: l.Samples(), Flow: m.Flow(le.ledger.Now()), Rails: l.States()}
+	known := &LearnedPrefills{Parameters: m.Parameters, Samples: l.Samples(), Calibration: m.Calibration, Compared: l.Compare(), Flow: m.Flow(le.ledger.Now()), Rails: l.States()}
 	le.eachQueue(sc, l, func(e catalog.Entry, q ttft.Queue) {
 		wait, _ := m.Wait(&q)
 		known.Ranks = append(known.Ranks, RankQueue{e.Rank, q, wait})

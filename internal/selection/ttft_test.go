@@ -98,6 +98,10 @@ func TestPrefillTimesAreLearned(t *testing.T) {
 		if !got.Learned || got.Samples != 300 {
 			t.Errorf("learned %v from %d samples", got.Learned, got.Samples)
 		}
+		// The engine takes what is predicted, but for what the first samples have not told.
+		if c := got.Calibration; c.Samples < 280 || math.Abs(c.Q50-1) > 0.1 || math.Abs(c.Q90-1) > 0.1 || len(got.Compared.Deciles) != 10 {
+			t.Errorf("calibration %+v, %+v", c, got.Compared)
+		}
 		for _, size := range []float64{500, 2000, 4000} {
 			if x, want := got.Prefill(size, size), theta.Prefill(size, size); math.Abs(x-want) > 0.05*want {
 				t.Errorf("%g tokens are predicted to take %g s, not %g s", size, x, want)

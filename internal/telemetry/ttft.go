@@ -22,6 +22,11 @@ var (
 	ttftToken       = predictionFamilies.Gauge("ttft_token_seconds", "Predicted time of a prefill for each token to compute.", scopeLabels...)
 	ttftContext     = predictionFamilies.Gauge("ttft_context_seconds", "Predicted time of a prefill for each token to compute and token that it attends to.", scopeLabels...)
 	ttftSpeed       = predictionFamilies.Gauge("ttft_rank_time_ratio", "Learned time of a rank's prefills by that of its scope.", rankLabels...)
+	ttftError       = predictionFamilies.Gauge("ttft_error_ratio", "Observed time to first token over the predicted one that this share of requests has at most, as learned.", append(scopeLabels[:2:2], "share")...)
+	ttftRankError   = predictionFamilies.Gauge("ttft_rank_error_ratio", "The same of a rank.", append(rankLabels[:4:4], "share")...)
+	ttftHeld        = predictionFamilies.Gauge("ttft_held_ratio", "Share of the latest 256 first tokens that came within the ninth decile of their prediction: 0.9 if it is right.", scopeLabels...)
+	ttftPredicted   = predictionFamilies.Gauge("ttft_decile_predicted_seconds", "Mean predicted time to first token of the latest 256 predictions, by decile of the predicted time.", append(scopeLabels[:2:2], "decile")...)
+	ttftObserved    = predictionFamilies.Gauge("ttft_decile_observed_seconds", "Mean observed time to first token of the same requests.", append(scopeLabels[:2:2], "decile")...)
 	ttftRails       = predictionFamilies.Gauge("ttft_guard_rail_engaged", "Guard rails of predicted-ttft that are engaged: 1 for a scope, or the number of its ranks.", railLabels...)
 	ttftEngagements = predictionFamilies.Counter("ttft_guard_rail_engagements_total", "How often guard rails of predicted-ttft have engaged.", railLabels...)
 )
@@ -51,6 +56,14 @@ func (p Predictions) Collect(ch chan<- prometheus.Metric) {
 			metrics.Send(ch, ttftRails, engaged(&r), sc.Model, sc.Tenant, r.Rail.String())
 			metrics.Send(ch, ttftEngagements, r.Engagements, sc.Model, sc.Tenant, r.Rail.String())
 		}
+		sendErrors(ch, ttftError, m.Calibration, sc.Model, sc.Tenant)
+		if c := l.Compare(); c.Predictions > 0 {
+			metrics.Send(ch, ttftHeld, c.Held, sc.Model, sc.Tenant)
+			for i, d := range c.Deciles {
+				metrics.Send(ch, ttftPredicted, d.Predicted, sc.Model, sc.Tenant, strconv.Itoa(i+1))
+				metrics.Send(ch, ttftObserved, d.Observed, sc.Model, sc.Tenant, strconv.Itoa(i+1))
+			}
+		}
 		snap := p.Catalog.Snapshot(sc)
 		for _, r := range l.Speeds() {
 			if snap == nil || listed == maxListedRanks {
@@ -60,8 +73,18 @@ func (p Predictions) Collect(ch chan<- prometheus.Metric) {
 				continue
 			}
 			listed++
-			metrics.Send(ch, ttftSpeed, r.Speed, sc.Model, sc.Tenant, strconv.FormatUint(r.Rank.Worker, 10), strconv.FormatUint(uint64(r.Rank.DP), 10))
+			labels := []string{sc.Model, sc.Tenant, strconv.FormatUint(r.Rank.Worker, 10), strconv.FormatUint(uint64(r.Rank.DP), 10)}
+			metrics.Send(ch, ttftSpeed, r.Speed, labels...)
+			sendErrors(ch, ttftRankError, r.Calibration, labels...)
 		}
+	}
+}
+
+// sendErrors sends quantiles of errors, if there are any.
+func sendErrors(ch chan<- prometheus.Metric, of metrics.Family, c ttft.Calibration, labels ...string) {
+	if c.Samples > 0 {
+		metrics.Send(ch, of, c.Q50, append(labels[:len(labels):len(labels)], "0.5")...)
+		metrics.Send(ch, of, c.Q90, append(labels[:len(labels):len(labels)], "0.9")...)
 	}
 }
 

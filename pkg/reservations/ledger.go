@@ -75,6 +75,9 @@ type Placement struct {
 	// Uncached is the same as the policy estimates it, for queues; 0 stands for
 	// PrefillTokens.
 	Uncached uint64
+	// Predicted is the time from now to the end of the prefill that was predicted, in seconds,
+	// for PrefillObserver.Completed; 0: none was.
+	Predicted float64
 }
 
 // Load is the load of one rank.

@@ -10,6 +10,7 @@ import (
 // modelQueued is what the model knows of a prefill beside the reservation.
 type modelQueued struct {
 	uncached, prompt                uint64 // as booked
+	predicted                       float64
 	booked, completed               time.Duration
 	unreportedToldOf, completedTold bool
 }
@@ -30,8 +31,8 @@ func (p *prefillsTold) Booked(at time.Duration, slot uint32, r catalog.Rank, tok
 	p.note("booked", at, slot, r, tokens, prompt)
 }
 
-func (p *prefillsTold) Completed(at time.Duration, slot uint32, r catalog.Rank, tokens, prompt uint64, booked, started time.Duration) {
-	p.note("completed", at, slot, r, tokens, prompt, booked, started)
+func (p *prefillsTold) Completed(at time.Duration, slot uint32, r catalog.Rank, tokens, prompt uint64, booked, started time.Duration, predicted float64) {
+	p.note("completed", at, slot, r, tokens, prompt, booked, started, predicted)
 }
 
 func (p *prefillsTold) Unreported(at time.Duration, slot uint32, r catalog.Rank) {
@@ -77,7 +78,7 @@ func (m *model) completedPrefill(b *modelEntry) {
 	}
 	tokens, prompt := b.sizes()
 	started := max(b.queued.booked, m.prefills.last[b.place])
-	m.prefills.told.Completed(m.now, b.slot, b.rank, tokens, prompt, b.queued.booked, started)
+	m.prefills.told.Completed(m.now, b.slot, b.rank, tokens, prompt, b.queued.booked, started, b.queued.predicted)
 	b.queued.completed, b.queued.completedTold = m.now, true
 }
 

@@ -19,8 +19,9 @@ type PrefillObserver interface {
 	Booked(at time.Duration, slot uint32, r catalog.Rank, tokens, prompt uint64)
 	// Completed: a caller of this process reported that the prefill of a reservation of
 	// this process is complete, before any other report about it. The prefill could
-	// start at started: when it was booked, or when the rank completed the one before.
-	Completed(at time.Duration, slot uint32, r catalog.Rank, tokens, prompt uint64, booked, started time.Duration)
+	// start at started: when it was booked, or when the rank completed the one before. predicted
+	// is Placement.Predicted.
+	Completed(at time.Duration, slot uint32, r catalog.Rank, tokens, prompt uint64, booked, started time.Duration, predicted float64)
 	// Unreported: the first report about a reservation of this process was an output
 	// block or its free.
 	Unreported(at time.Duration, slot uint32, r catalog.Rank)
@@ -99,6 +100,7 @@ type queued struct {
 	older, newer   int32  // neighbours in the list: 1 + the index in queue.all, 0 for none
 	booked         time.Duration
 	completed      time.Duration // when its prefill was completed, if reported
+	predicted      float32       // Placement.Predicted
 	waiting        bool          // it is in the list
 	reported       bool          // Completed was called for it
 	unreported     bool          // Unreported was called for it, or it is older than the queue
@@ -243,12 +245,13 @@ func (s *scope) queueOf(r *entry) *queue {
 	return s.loads[r.slot].queue
 }
 
-// observeBooked is called after r was accepted.
-func (s *scope) observeBooked(r *entry) {
+// observeBooked is called after r was accepted. predicted is Placement.Predicted.
+func (s *scope) observeBooked(r *entry, predicted float64) {
 	if s.prefills == nil || !r.track {
 		return
 	}
 	x := &s.loads[r.slot].queue.all[r.inRank]
+	x.predicted = float32(predicted)
 	s.prefills.Booked(s.ledger.at(), r.slot, r.rank, uint64(x.tokens), uint64(x.prompt))
 }
 
@@ -260,7 +263,7 @@ func (s *scope) observeCompletion(r *entry) {
 	}
 	if x := &q.all[r.inRank]; !x.unreported {
 		x.completed, x.reported = s.ledger.at(), true
-		s.prefills.Completed(x.completed, r.slot, r.rank, uint64(x.tokens), uint64(x.prompt), x.booked, q.startOf(x))
+		s.prefills.Completed(x.completed, r.slot, r.rank, uint64(x.tokens), uint64(x.prompt), x.booked, q.startOf(x), float64(x.predicted))
 	}
 }
 

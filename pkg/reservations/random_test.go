@@ -212,13 +212,14 @@ func (run *randomRun) book() {
 	b := &modelEntry{place: p, id: id, rank: rank, perScope: run.next(4) == 0, tokens: tokens, track: run.next(8) != 0}
 	b.lease.length, b.end = run.lease(), &countedEnd{}
 	b.queued.uncached, b.queued.prompt = uint64(run.next(3))*50, uint64(run.next(200))
+	b.queued.predicted = float64(run.next(3)) / 4
 	run.ends = append(run.ends, b.end)
 	req := Request{
 		ID: id, PerScope: b.perScope, Hashes: slices.Clone(hashes), TrackPrefill: b.track,
 		Lease: b.lease.length, CallerState: b.end, Prompt: b.queued.prompt,
 	}
 	_, err := run.led.Book(p.scope, req, func(*View) (Placement, error) {
-		return Placement{Slot: p.slot, Rank: rank, PrefillTokens: tokens, Uncached: b.queued.uncached}, nil
+		return Placement{Slot: p.slot, Rank: rank, PrefillTokens: tokens, Uncached: b.queued.uncached, Predicted: b.queued.predicted}, nil
 	})
 	run.same("book "+id, err, run.model.book(b, hashes))
 }

@@ -412,7 +412,7 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 	r.prefillDone = b.PrefillDone || completed
 	s.enterRemote(r, prompt, b.Prompt)
 	if !snapshot {
-		s.observeBooked(r)
+		s.observeBooked(r, 0)
 	}
 	return Applied, displaced
 }

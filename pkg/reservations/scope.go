@@ -220,7 +220,7 @@ func (s *scope) enterOwn(r *entry, req *Request, p Placement, m match, prompt pr
 		prefix = s.prefix(m, r.slot)
 	}
 	s.add(r, prompt, p.Uncached, req.Prompt)
-	s.observeBooked(r)
+	s.observeBooked(r, p.Predicted)
 	l.counts.booked.Add(1)
 	e := r.event()
 	e.Prefix = prefix

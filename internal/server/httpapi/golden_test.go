@@ -83,8 +83,10 @@ func TestAnswers(t *testing.T) {
 		{"policies", fake{policies: []selection.ScopePolicy{
 			{Scope: scope, Name: "fast", Type: "predicted-ttft", DecidedBy: policies.ByFile, Shadow: []string{"default"}, Learned: &selection.LearnedPrefills{
 				Parameters: ttft.Parameters{Base: 0.02, PerToken: 8e-5, PerContext: 3e-9, Learned: true}, Samples: 500,
-				Flow:  ttft.Flow{Arrivals: 3.5, Work: 1},
-				Ranks: []selection.RankQueue{{Rank: rank, Queue: ttft.Queue{Speed: 1.5, Prefills: 2}, Wait: 0.25}},
+				Calibration: ttft.Calibration{Samples: 480, Q50: 1, Q90: 1.25},
+				Compared:    ttft.Compared{Predictions: 256, Held: 0.875, Deciles: []ttft.Decile{{Predicted: 0.5, Observed: 0.75}}},
+				Flow:        ttft.Flow{Arrivals: 3.5, Work: 1},
+				Ranks:       []selection.RankQueue{{Rank: rank, Queue: ttft.Queue{Speed: 1.5, Prefills: 2}, Wait: 0.25}},
 				Rails: []ttft.RailState{
 					{Rail: ttft.LateRank, Engaged: true, Ranks: []catalog.Rank{rank}, Engagements: 2}, {Rail: ttft.LateScope},
 				},

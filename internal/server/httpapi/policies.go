@@ -124,8 +124,27 @@ func appendLearned(out []byte, l *selection.LearnedPrefills) []byte {
 	out = appendFloatField(out, "context_seconds", l.PerContext)
 	out = appendFloatField(out, "arrivals_per_second", l.Flow.Arrivals)
 	out = appendFloatField(out, "booked_seconds_per_second", l.Flow.Work)
+	out = appendCalibration(appendKey(out, "calibration"), l)
 	out = appendList(appendKey(out, "ranks"), l.Ranks, appendRankQueue)
 	out = appendList(appendKey(out, "guard_rails"), l.Rails, appendRail)
+	return append(out, '}')
+}
+
+// appendCalibration appends how far predicted times to first token are off.
+func appendCalibration(out []byte, l *selection.LearnedPrefills) []byte {
+	out = append(out, '{')
+	out = appendUintField(out, "samples", l.Calibration.Samples)
+	out = appendFloatField(out, "q50", l.Calibration.Q50)
+	out = appendFloatField(out, "q90", l.Calibration.Q90)
+	if l.Compared.Predictions > 0 {
+		out = appendFloatField(out, "held", l.Compared.Held)
+	} else {
+		out = appendNull(out, "held")
+	}
+	out = appendList(appendKey(out, "deciles"), l.Compared.Deciles, func(out []byte, d ttft.Decile) []byte {
+		out = appendFloatField(append(out, '{'), "predicted_seconds", d.Predicted)
+		return append(appendFloatField(out, "observed_seconds", d.Observed), '}')
+	})
 	return append(out, '}')
 }
 

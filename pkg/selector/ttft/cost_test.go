@@ -317,6 +317,6 @@ func BenchmarkLearner(b *testing.B) {
 	for b.Loop() {
 		at += 50 * time.Millisecond
 		l.Booked(at, 3, rankOf(3), 2000, 4000)
-		l.Completed(at+40*time.Millisecond, 3, rankOf(3), 2000, 4000, at, at)
+		l.Completed(at+40*time.Millisecond, 3, rankOf(3), 2000, 4000, at, at, 0.03)
 	}
 }

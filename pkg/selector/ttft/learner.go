@@ -25,8 +25,10 @@ type Learner struct {
 	medianSpeed float64                // median speed of the ranks: the coefficients are those of a rank of this speed
 	recent      window                 // of all ranks
 	silent      int                    // number of latest reservations, in a row, that brought nothing to learn
-	restored    map[catalog.Rank]ratio // from an earlier process, of ranks not seen yet
-	rails       [rails]RailState       // without Ranks
+	restored    map[catalog.Rank]known // from an earlier process, of ranks not seen yet
+	errors      errorQuantiles         // of all ranks
+	recently    predictions
+	rails       [rails]RailState // without Ranks
 	changes     []Change
 }
 
@@ -35,9 +37,11 @@ type Model struct {
 	Parameters
 	// Fallback: Dynamo's cost decides, see LateScope and Untracked.
 	Fallback bool
-	traffic  traffic
-	first    time.Duration // time of the first reservation, if began
-	began    bool
+	// Calibration is that of all ranks together.
+	Calibration Calibration
+	traffic     traffic
+	first       time.Duration // time of the first reservation, if began
+	began       bool
 }
 
 // traffic has the sums of which a Flow is the average. They decay with the time constant flowTime: what
@@ -131,20 +135,29 @@ func (f *Flows) Rank(slot uint32, r catalog.Rank) Flow {
 type rankState struct {
 	rank    catalog.Rank
 	speed   atomic.Uint64 // m, as bits of a float64
+	q90     atomic.Uint64 // the ninth decile of errors, likewise; 0: there are too few
 	late    atomic.Bool
 	traffic atomic.Pointer[traffic]
 	stalled bool
 	looks   int  // latest looks, in a row, that contradict stalled
 	sampled bool // ratio has a sample
 	ratio   ratio
+	errors  errorQuantiles
 	recent  window
 	pending []sample // the oldest first; younger than sameMoment, so Freed may still reject them
+}
+
+// known is what an earlier process has learned of a rank.
+type known struct {
+	ratio  ratio
+	errors errorQuantiles
 }
 
 // sample is a completed prefill.
 type sample struct {
 	booked, started, completed time.Duration
 	tokens, prompt             uint64
+	predicted                  float64 // seconds from booked on; 0: unknown
 }
 
 const (
@@ -175,11 +188,11 @@ const (
 
 // NewLearner returns a learner that has learned nothing.
 func NewLearner() *Learner {
-	l := &Learner{fit: newFit(), medianSpeed: 1, restored: make(map[catalog.Rank]ratio)}
+	l := &Learner{fit: newFit(), medianSpeed: 1, restored: make(map[catalog.Rank]known)}
 	for i := range l.rails {
 		l.rails[i].Rail = Rail(i)
 	}
-	l.model.Store(&Model{Parameters: Default()})
+	l.model.Store(&Model{Parameters: Default(), Calibration: l.errors.calibration()})
 	l.ranks.Store(new([]*rankState))
 	return l
 }
@@ -216,7 +229,7 @@ func (l *Learner) state(slot uint32, r catalog.Rank) *rankState {
 	s = &rankState{rank: r, ratio: newRatio()}
 	s.traffic.Store(&traffic{since: l.Model().traffic.since})
 	if known, ok := l.restored[r]; ok {
-		s.ratio = known
+		s.ratio, s.errors = known.ratio, known.errors
 		delete(l.restored, r)
 	}
 	s.publish()
@@ -243,6 +256,11 @@ func (s *rankState) publish() {
 		speed = 1
 	}
 	s.speed.Store(math.Float64bits(speed))
+	if c := s.errors.calibration(); c.Samples >= calibratedRank {
+		s.q90.Store(math.Float64bits(c.Q90))
+	} else {
+		s.q90.Store(0)
+	}
 }
 
 // Measured records the prefill rate in tokens per second that the engine of a rank has measured
@@ -282,8 +300,9 @@ func (l *Learner) Booked(at time.Duration, slot uint32, r catalog.Rank, tokens, 
 
 // Completed records an explicit prefill_complete that is the first report about a
 // reservation of this process. The reservation was made at booked, its prefill could
-// start at started; tokens and prompt are as for Booked.
-func (l *Learner) Completed(at time.Duration, slot uint32, r catalog.Rank, tokens, prompt uint64, booked, started time.Duration) {
+// start at started; tokens and prompt are as for Booked. predicted is the time from booked on,
+// in seconds, that was predicted for it; 0: none was.
+func (l *Learner) Completed(at time.Duration, slot uint32, r catalog.Rank, tokens, prompt uint64, booked, started time.Duration, predicted float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.state(slot, r)
@@ -292,7 +311,7 @@ func (l *Learner) Completed(at time.Duration, slot uint32, r catalog.Rank, token
 		l.accept(s, s.pending[0])
 		s.pending = s.pending[:copy(s.pending, s.pending[1:])]
 	}
-	s.pending = append(s.pending, sample{booked: booked, started: started, completed: at, tokens: tokens, prompt: prompt})
+	s.pending = append(s.pending, sample{booked: booked, started: started, completed: at, tokens: tokens, prompt: prompt, predicted: predicted})
 }
 
 // Unreported records that the first report about a reservation of this process was an
@@ -375,6 +394,8 @@ func (l *Learner) accept(s *rankState, x sample) {
 		took = most
 	}
 	if model.Learned && !s.late.Load() {
+		l.calibrate(s, x.predicted, (x.completed - x.booked).Seconds())
+		model.Calibration = l.errors.calibration()
 		s.ratio.add(took, fleet)
 		s.sampled = true
 	}
@@ -465,7 +486,7 @@ func (l *Learner) setRank(rail Rail, s *rankState, engaged bool) {
 		if s.late.Swap(engaged) == engaged {
 			return
 		}
-		s.ratio = newRatio()
+		s.ratio, s.errors = newRatio(), errorQuantiles{}
 		s.publish()
 	default:
 		if s.stalled == engaged {
@@ -515,10 +536,11 @@ func (l *Learner) States() []RailState {
 }
 
 // RankSpeed is the speed of a rank: its time relative to the fleet's, above 1 if it is
-// slower.
+// slower; and how far its predictions are off.
 type RankSpeed struct {
-	Rank  catalog.Rank
-	Speed float64
+	Rank        catalog.Rank
+	Speed       float64
+	Calibration Calibration
 }
 
 // Samples returns the number of completed prefills that the model was learned from.
@@ -530,10 +552,12 @@ func (l *Learner) Samples() uint64 {
 
 // Speeds returns the speeds of all ranks that have had a reservation, by slot.
 func (l *Learner) Speeds() []RankSpeed {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	var speeds []RankSpeed
 	for _, s := range *l.ranks.Load() {
 		if s != nil {
-			speeds = append(speeds, RankSpeed{s.rank, math.Float64frombits(s.speed.Load())})
+			speeds = append(speeds, RankSpeed{s.rank, math.Float64frombits(s.speed.Load()), s.errors.calibration()})
 		}
 	}
 	return speeds

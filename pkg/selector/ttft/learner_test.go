@@ -42,9 +42,11 @@ func (e *engines) run(l *Learner, n int) {
 func (e *engines) complete(l *Learner, slot int, tokens, prompt uint64, took float64) {
 	booked := e.at
 	l.Booked(booked, uint32(slot), rankOf(slot), tokens, prompt)
+	speed, _ := l.Rank(uint32(slot), rankOf(slot))
+	predicted := speed * l.Model().Prefill(float64(tokens), float64(prompt))
 	e.at += time.Duration(took * float64(time.Second))
 	completed := e.at
-	l.Completed(completed, uint32(slot), rankOf(slot), tokens, prompt, booked, booked)
+	l.Completed(completed, uint32(slot), rankOf(slot), tokens, prompt, booked, booked, predicted)
 	e.at += time.Second
 	l.Freed(e.at, uint32(slot), rankOf(slot), booked, completed)
 }
@@ -201,7 +203,7 @@ func TestAdversarialSamplesDoNotExplode(t *testing.T) {
 			slot := rnd.IntN(3)
 			at := time.Duration(rnd.Int64N(int64(100 * time.Hour)))
 			l.Booked(at, uint32(slot), rankOf(slot), tokens, prompt)
-			l.Completed(at+took, uint32(slot), rankOf(slot), tokens, prompt, at, at)
+			l.Completed(at+took, uint32(slot), rankOf(slot), tokens, prompt, at, at, 0)
 			l.Freed(at+took+time.Duration(rnd.Int64N(int64(time.Minute))), uint32(slot), rankOf(slot), at, at+took)
 			m := l.Model()
 			for _, v := range []float64{m.Base, m.PerToken, m.PerContext, m.traffic.sums.Arrivals, m.traffic.sums.Work} {
@@ -302,6 +304,9 @@ func TestStateSurvives(t *testing.T) {
 	if got, want := again.Model().Parameters, l.Model().Parameters; got != want {
 		t.Errorf("restored %+v, not %+v", got, want)
 	}
+	if got, want := again.Model().Calibration, l.Model().Calibration; got != want || want.Samples < 1000 || want.Q90 <= 1 {
+		t.Errorf("restored the calibration %+v, not %+v", got, want)
+	}
 	unused, err := json.Marshal(again)
 	if err != nil || string(unused) != string(b) {
 		t.Errorf("the state of a restored learner that was not used differs: %v\n%s\n%s", err, unused, b)
@@ -311,6 +316,9 @@ func TestStateSurvives(t *testing.T) {
 	got, _ := again.Rank(3, rankOf(4))
 	if want, _ := l.Rank(4, rankOf(4)); got != want {
 		t.Errorf("restored speed %g, not %g", got, want)
+	}
+	if got, want := again.Margin(3, rankOf(4)), l.Margin(4, rankOf(4)); got != want {
+		t.Errorf("restored the margin %g, not %g", got, want)
 	}
 }
 
@@ -322,6 +330,7 @@ func TestRefusedStates(t *testing.T) {
 	for _, edit := range []string{
 		`{`, `{"version":2}`, `{"products":[[-1,0,0],[0,1,0],[0,0,1]]}`, `{"products":[[1,2,0],[0,1,0],[0,0,1]]}`,
 		`{"times":[1e300,0,0]}`, `{"theta":[-1,0,0]}`, `{"ranks":[{"observed":1,"predicted":0}]}`, `{"ranks":[{"observed":-1,"predicted":1}]}`,
+		`{"errors":{"samples":1,"q50":100,"q90":0}}`, `{"ranks":[{"observed":1,"predicted":1,"errors":{"samples":1,"q90":-100}}]}`,
 	} {
 		var s state
 		if err := json.Unmarshal(whole, &s); err != nil {

@@ -30,7 +30,7 @@ func (c *caller) turn() (slot uint32, r catalog.Rank, booked time.Duration) {
 func (c *caller) inTime() {
 	slot, r, booked := c.turn()
 	done := booked + 100*time.Millisecond
-	c.l.Completed(done, slot, r, 1000, 2000, booked, booked)
+	c.l.Completed(done, slot, r, 1000, 2000, booked, booked, 0)
 	c.at = done + 2*time.Second
 	c.l.Freed(c.at, slot, r, booked, done)
 }
@@ -45,7 +45,7 @@ func (c *caller) farAway() { c.before(40 * time.Millisecond) }
 func (c *caller) before(end time.Duration) {
 	slot, r, booked := c.turn()
 	done := booked + 3*time.Second
-	c.l.Completed(done, slot, r, 1000, 2000, booked, booked)
+	c.l.Completed(done, slot, r, 1000, 2000, booked, booked, 0)
 	c.at = done + end
 	c.l.Freed(c.at, slot, r, booked, done)
 }
@@ -169,7 +169,7 @@ func TestShortAnswers(t *testing.T) {
 	repeat(300, func() {
 		slot, r, booked := c.turn()
 		done := booked + 100*time.Millisecond
-		c.l.Completed(done, slot, r, 1000, 2000, booked, booked)
+		c.l.Completed(done, slot, r, 1000, 2000, booked, booked, 0)
 		c.at = done + 15*time.Millisecond
 		c.l.Freed(c.at, slot, r, booked, done)
 	})
@@ -253,7 +253,7 @@ func TestBoundedMemory(t *testing.T) {
 	for i := range 10000 {
 		at := time.Duration(i)
 		l.Booked(at, 0, rankOf(0), 1, 1)
-		l.Completed(at, 0, rankOf(0), 1, 1, at, at)
+		l.Completed(at, 0, rankOf(0), 1, 1, at, at, 0)
 		l.Watch(0, rankOf(0), i%4 < 2)
 	}
 	if n := len((*l.ranks.Load())[0].pending); n > maxPending {

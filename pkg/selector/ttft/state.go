@@ -18,6 +18,29 @@ type state struct {
 	Times    [3]float64    `json:"times"`
 	Theta    [3]float64    `json:"theta"`
 	Ranks    []rankTimes   `json:"ranks"`
+	Errors   *errorState   `json:"errors,omitempty"`
+}
+
+// errorState has the logarithms of two quantiles of errors.
+type errorState struct {
+	Samples uint64  `json:"samples"`
+	Q50     float64 `json:"q50"`
+	Q90     float64 `json:"q90"`
+}
+
+func (e *errorQuantiles) state() *errorState {
+	if e.q90.N == 0 {
+		return nil
+	}
+	return &errorState{e.q90.N, e.q50.At, e.q90.At}
+}
+
+// quantiles returns the same quantiles; of nil those without samples.
+func (e *errorState) quantiles() (q errorQuantiles) {
+	if e != nil {
+		q.q50, q.q90 = quantile{e.Samples, e.Q50}, quantile{e.Samples, e.Q90}
+	}
+	return q
 }
 
 type rankTimes struct {
@@ -25,6 +48,8 @@ type rankTimes struct {
 	DP        uint32  `json:"dp_rank"`
 	Observed  float64 `json:"observed"`  // seconds
 	Predicted float64 `json:"predicted"` // seconds
+
+	Errors *errorState `json:"errors,omitempty"`
 }
 
 const (
@@ -42,18 +67,18 @@ func (l *Learner) MarshalJSON() ([]byte, error) {
 	defer l.mu.Unlock()
 	s := state{
 		Version: stateVersion, Samples: l.samples, Ranks: []rankTimes{},
-		Products: l.fit.products, Times: l.fit.times, Theta: l.fit.theta,
+		Products: l.fit.products, Times: l.fit.times, Theta: l.fit.theta, Errors: l.errors.state(),
 	}
-	add := func(r catalog.Rank, t ratio) {
-		s.Ranks = append(s.Ranks, rankTimes{Worker: r.Worker, DP: r.DP, Observed: t.Observed, Predicted: t.Predicted})
+	add := func(r catalog.Rank, t ratio, e errorQuantiles) {
+		s.Ranks = append(s.Ranks, rankTimes{Worker: r.Worker, DP: r.DP, Observed: t.Observed, Predicted: t.Predicted, Errors: e.state()})
 	}
-	for _, known := range *l.ranks.Load() {
-		if known != nil {
-			add(known.rank, known.ratio)
+	for _, of := range *l.ranks.Load() {
+		if of != nil {
+			add(of.rank, of.ratio, of.errors)
 		}
 	}
-	for r, t := range l.restored {
-		add(r, t)
+	for r, of := range l.restored {
+		add(r, of.ratio, of.errors)
 	}
 	slices.SortFunc(s.Ranks, func(a, b rankTimes) int {
 		return catalog.Rank{Worker: a.Worker, DP: a.DP}.Compare(catalog.Rank{Worker: b.Worker, DP: b.DP})
@@ -82,15 +107,22 @@ func (l *Learner) UnmarshalJSON(b []byte) error {
 	l.samples = s.Samples
 	l.fit = fit{products: s.Products, times: s.Times, theta: s.Theta}
 	for _, r := range s.Ranks {
-		l.restored[catalog.Rank{Worker: r.Worker, DP: r.DP}] = ratio{r.Observed, r.Predicted}
+		l.restored[catalog.Rank{Worker: r.Worker, DP: r.DP}] = known{ratio{r.Observed, r.Predicted}, r.Errors.quantiles()}
 	}
+	l.errors = s.Errors.quantiles()
 	if l.samples >= learnedSamples {
 		m := *l.model.Load()
 		m.Parameters = l.fit.parameters()
-		m.Learned, m.Mature = true, l.samples >= matureSamples
+		m.Learned, m.Mature, m.Calibration = true, l.samples >= matureSamples, l.errors.calibration()
 		l.model.Store(&m)
 	}
 	return nil
+}
+
+// plausible reports whether the quantiles are such as errors have.
+func (e *errorState) plausible() bool {
+	most := math.Log(maxError) + 1
+	return e == nil || math.Abs(e.Q50) <= most && math.Abs(e.Q90) <= most
 }
 
 // plausible reports whether all numbers are such as samples make.
@@ -108,6 +140,8 @@ func (s *state) plausible() bool {
 	for _, r := range s.Ranks {
 		within(r.Observed, 0)
 		within(r.Predicted, math.SmallestNonzeroFloat64)
+		ok = ok && r.Errors.plausible()
 	}
+	ok = ok && s.Errors.plausible()
 	return ok
 }
