@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -44,9 +45,10 @@ var attempts = sync.Pool{New: func() any {
 // request is what a caller asks for.
 type request struct {
 	api            *API
-	*SelectRequest      // borrowed until Select returns
-	reserve        bool // the choice is to be booked
-	isPair         bool // as one side of a pair, whose id is ReservationID
+	*SelectRequest           // borrowed until Select returns
+	reserve        bool      // the choice is to be booked
+	isPair         bool      // as one side of a pair, whose id is ReservationID
+	firstToken     time.Time // when the request wants its first token, if it has a TTFTTarget
 	filter         selector.Filter
 	weights        selector.Weights // set by check
 }
@@ -115,8 +117,12 @@ func (a *API) newAttempt(req *SelectRequest, reserve bool) *attempt {
 	t := attempts.Get().(*attempt)
 	t.request = request{api: a, SelectRequest: req, reserve: reserve, filter: filterOf(req)}
 	t.timeline.span = req.Trace.Child("select")
-	if a.config.IgnoreTargets && req.hasTarget() {
+	switch {
+	case !req.hasTarget():
+	case a.config.IgnoreTargets:
 		t.ignoreTargets()
+	case req.TTFTTarget > 0:
+		t.firstToken = time.Now().Add(req.TTFTTarget)
 	}
 	return t
 }
@@ -293,6 +299,9 @@ func (a *attempt) choose(v *reservations.View) error {
 		return err
 	}
 	ranks, i := a.choice.pick(ranks, v)
+	if t := a.choice.target; t != nil && t.Refused {
+		return a.choice.missed(i)
+	}
 	if !a.choice.takes(ranks[i]) {
 		return a.choose(v) // the rank is not due for a trial any more
 	}

@@ -39,13 +39,16 @@ type choice struct {
 	scored     []catalog.Entry        // ranks of the candidates once one is chosen: a part of scope.eligible or scope.free; nil: in byLoad.scored
 	byLoad     byLoad
 	shadows    []ShadowChoice
+	target     *TargetEffect // nil: the request has no target
+	holding    []int         // 1 for the scored ranks that are predicted to hold it
+	times      []float64     // predicted times to first token of the scored ranks, in seconds
 }
 
 // reset empties the choice, but for its memory.
 func (c *choice) reset() {
 	clear(c.byLoad.scored)
 	c.chosen, c.uncached, c.predicted, c.warmed, c.sampled, c.charged = catalog.Entry{}, 0, 0, false, sampled{}, nil
-	c.foreign, c.scored, c.shadows = c.foreign[:0], nil, c.shadows[:0]
+	c.foreign, c.scored, c.shadows, c.target = c.foreign[:0], nil, c.shadows[:0], nil
 }
 
 // pick chooses among ranks. It returns the ranks that were scored, and the index of the chosen
@@ -66,6 +69,12 @@ func (c *choice) pickBest(ranks []catalog.Entry, v *reservations.View) (scored [
 	c.byLoad.used = false
 	if c.ByLoad {
 		return ranks, c.pickLeastLoaded(ranks, v)
+	}
+	if c.hasTarget() {
+		c.score(ranks, v)
+		if i, ok := c.pickForTarget(ranks); ok {
+			return ranks, c.leastLoaded(ranks, i)
+		}
 	}
 	if i, warmed := c.pickToWarm(ranks, v); warmed {
 		return ranks, i

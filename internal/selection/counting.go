@@ -58,10 +58,13 @@ func (a *attempt) countEnded(err error) {
 	if state == nil {
 		a.api.scopes.NoteUnserved(a.Scope)
 	} else {
-		state.Traffic.Note(o == counts.Refused || o == counts.QueueFull)
+		state.Traffic.Note(o == counts.Refused || o == counts.QueueFull || o == counts.TooLate)
 	}
 	if a.wait.queued {
 		m.Waited(a.wait.time, a.timeline.span.Example())
+	}
+	if t := a.choice.target; t != nil && (err == nil && o != counts.Repeated || o == counts.TooLate) {
+		m.Targeted(t.outcome())
 	}
 	if err == nil && o != counts.Repeated {
 		countChoice(a.prefills(), m)

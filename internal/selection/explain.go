@@ -30,6 +30,7 @@ type Explanation struct {
 	// MovedBecause says why another rank than Home was chosen, with the costs in the policy's unit where
 	// they are the reason; "": it was not.
 	MovedBecause string
+	Target       *TargetEffect // nil: the request has no target
 	Candidates   []ExplainedRank
 	Excluded     []ExcludedRank
 	Shadows      []ShadowChoice
@@ -114,6 +115,7 @@ type decided struct {
 	chosen   int // -1: none
 	excluded []ExcludedRank
 	shadows  []ShadowChoice
+	target   *TargetEffect
 	warmed   bool
 	kept     kept
 }
@@ -127,7 +129,7 @@ func (c *choice) decided() *decided {
 	}
 	d := &decided{
 		scope: c.scope.snapshot.Scope, by: c.scope.rules.DecidedBy, decision: c.decision, chosen: -1,
-		excluded: c.scope.excluded(c.scored), shadows: slices.Clone(c.shadows), warmed: c.warmed,
+		excluded: c.scope.excluded(c.scored), shadows: slices.Clone(c.shadows), warmed: c.warmed, target: c.target,
 		kept: c.session.kept.clone(),
 	}
 	if p := c.scope.rules.Policies; p != nil {
@@ -165,7 +167,7 @@ func (d *decided) explain() *Explanation {
 
 // outline returns the explanation without other ranks than the chosen one, and the policy.
 func (d *decided) outline() (*Explanation, selector.Policy) {
-	x := &Explanation{Scope: d.scope, Policy: policies.BuiltIn, DecidedBy: d.by, Size: d.decision.Prompt, Warmup: d.warmed}
+	x := &Explanation{Scope: d.scope, Policy: policies.BuiltIn, DecidedBy: d.by, Size: d.decision.Prompt, Warmup: d.warmed, Target: d.target}
 	var policy selector.Policy = selector.CostFunction{}
 	if d.policy != nil {
 		x.Policy, x.Type, policy = d.policy.Name, d.policy.Type, d.policy.Policy

@@ -41,8 +41,8 @@ type LearnedPrefills struct {
 	Calibration ttft.Calibration
 	Compared    ttft.Compared
 	Flow        ttft.Flow
-	Ranks   []RankQueue
-	Rails   []ttft.RailState
+	Ranks       []RankQueue
+	Rails       []ttft.RailState
 }
 
 // RankQueue is the work that a rank still has to compute, with its predicted duration.

@@ -2,10 +2,14 @@ package selection
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/counts"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector"
+	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
 // Bounds of what a request may want, in milliseconds, inclusive.
@@ -56,4 +60,99 @@ func (r *SelectRequest) hasTarget() bool { return r.TTFTTarget > 0 || !r.Deadlin
 func (r *request) ignoreTargets() {
 	r.TTFTTarget, r.Deadline, r.RefuseOnMiss = 0, time.Time{}, false
 	r.api.selections.Of(r.Scope.Model).Targeted(counts.TargetIgnored)
+}
+
+// TargetEffect is what a target or a deadline has done to a choice.
+type TargetEffect struct {
+	// OnlyQueued says why predictions could not be used, so that at most the order of the wait queue follows the target; "":
+	// they were used.
+	OnlyQueued string
+	Holding    int // ranks that are predicted to hold it
+	Refused    bool
+}
+
+// outcome returns what is counted.
+func (t *TargetEffect) outcome() counts.Target {
+	switch {
+	case t.OnlyQueued != "":
+		return counts.TargetOnlyQueued
+	case t.Refused:
+		return counts.TargetRefused
+	case t.Holding == 0:
+		return counts.TargetMissed
+	}
+	return counts.TargetHeld
+}
+
+// predictable returns why the times of the scored ranks cannot be compared with a target, "" if they can. A scope needs 200
+// completed prefills, and predictions that were compared with what was observed.
+func (c *choice) predictable() string {
+	p := c.scope.rules.Policies
+	switch {
+	case p == nil || p.Learner == nil:
+		return "no policy, not even a shadow, predicts first tokens"
+	case !c.weights.TrackPrefill:
+		return "the prefill of the request is not tracked"
+	}
+	switch m := p.Learner.Model(); {
+	case m.Fallback:
+		return "a guard rail of the scope is engaged"
+	case !m.Mature || m.Calibration.Samples < ttft.CalibratedSamples:
+		return "too few first tokens were observed"
+	}
+	return ""
+}
+
+// pickForTarget chooses among the scored ranks for a request that has a target: of those that are predicted to hold it, with
+// nine of ten such predictions, the one with the least cost; without any, the one with the least predicted time to first token.
+// ok is false if the target has no effect on the choice.
+func (c *choice) pickForTarget(ranks []catalog.Entry) (i int, ok bool) {
+	c.target = &TargetEffect{OnlyQueued: c.predictable()}
+	if c.target.OnlyQueued != "" {
+		return 0, false
+	}
+	l := c.scope.rules.Policies.Learner
+	left := [2]float64{math.Inf(1), math.Inf(1)} // seconds to the first token and to the whole answer
+	if c.TTFTTarget > 0 {
+		left[0] = time.Until(c.firstToken).Seconds()
+	}
+	if !c.Deadline.IsZero() {
+		left[1] = time.Until(c.Deadline).Seconds()
+	}
+	c.holding, c.times = c.holding[:0], c.times[:0]
+	for i, e := range ranks {
+		first, holds := c.expected(i), 0
+		if likely := first * l.Margin(e.Slot, e.Rank); c.candidates[i].Known && likely <= min(left[0], left[1]) {
+			holds = 1
+			c.target.Holding++
+		}
+		c.holding, c.times = append(c.holding, holds), append(c.times, first)
+	}
+	if c.target.Holding > 0 {
+		i, _ = selector.PickCounted(c.costs, c.holding, c.api.random)
+		return i, true
+	}
+	i = selector.Pick(c.times, 0, c.api.random)
+	c.target.Refused = c.RefuseOnMiss && !c.Advisory && !c.ExplainOnly && !c.isPair && !railed(l, ranks)
+	return i, true
+}
+
+// railed reports whether a guard rail of each of the ranks is engaged.
+func railed(l *ttft.Learner, ranks []catalog.Entry) bool {
+	for _, e := range ranks {
+		if !l.Railed(e.Slot, e.Rank) {
+			return false
+		}
+	}
+	return true
+}
+
+// missed returns the refusal of a request whose target no rank is predicted to hold, of which the best has index i.
+func (c *choice) missed(i int) error {
+	predicted := time.Duration(c.times[i] * float64(time.Second))
+	wanted := time.Until(c.firstToken)
+	if c.TTFTTarget == 0 {
+		wanted = time.Until(c.Deadline)
+	}
+	return contract.NewTargetMissed(contract.TargetError{Predicted: predicted, Over: predicted - max(0, wanted)})
 }

@@ -3,6 +3,8 @@ package contract
 import (
 	"errors"
 	"fmt"
+	"math"
+	"time"
 
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -42,6 +44,7 @@ const (
 	Exhausted          // a limit of this process is reached for now: callers come back later (decision X2)
 	Overloaded         // every worker that could serve it has too much to do; wraps *OverloadError
 	QueueRejected      // its class of the wait queue is full; has Details
+	TargetMissed       // no worker is predicted to hold its target; wraps *TargetError
 	Away               // what the change needs cannot be reached now: callers come back later
 	Cancelled          // the caller has gone, so the error is not sent
 )
@@ -125,6 +128,35 @@ func NewOverload(e OverloadError) *Error {
 		Message: "Service temporarily unavailable: " + why + ", please retry later",
 	}
 }
+
+// TargetError is the cause of an error of kind TargetMissed.
+type TargetError struct {
+	Predicted time.Duration // the least time to first token that is predicted
+	Over      time.Duration // by how much that is more than what is wanted
+}
+
+func (e *TargetError) Error() string {
+	return "no worker is predicted to hold the target of the request"
+}
+
+// maxRetryAfter bounds TargetError.RetryAfter, in seconds.
+const maxRetryAfter = 60
+
+// RetryAfter returns in how many seconds the work is done that the request would have waited for too long, 1 to 60.
+func (e *TargetError) RetryAfter() int {
+	return int(min(max(1, math.Ceil(e.Over.Seconds())), maxRetryAfter))
+}
+
+// NewTargetMissed returns the error for a request whose target is predicted to be missed.
+func NewTargetMissed(e TargetError) *Error {
+	return &Error{Kind: TargetMissed, Text: e.Error(), Err: &e, Reason: ReasonSaturated}
+}
+
+// DroppedHeader and ReasonSaturated are how llm-d's endpoint picker says why it refuses a request that no engine has room for.
+const (
+	DroppedHeader   = "x-llm-d-request-dropped-reason"
+	ReasonSaturated = "rejected-saturated"
+)
 
 // ScopeErrorf is Errorf for a text followed by the name of the scope, shortened if it is long.
 func ScopeErrorf(k Kind, sc catalog.Scope, format string, args ...any) *Error {

@@ -94,13 +94,14 @@ const (
 	Refused                    // every worker that it could use is overloaded
 	Abandoned                  // the client went away
 	Repeated                   // a retry that got the first answer
+	TooLate                    // no worker is predicted to hold its target
 	numOutcomes = int(iota)
 )
 
 // String gives the outcome's label.
 func (o Outcome) String() string {
 	return [numOutcomes]string{
-		"selected", "reserved", "not_ready", "no_endpoint", "queue_full", "id_taken", "invalid", "failed", "overloaded", "cancelled", "repeated",
+		"selected", "reserved", "not_ready", "no_endpoint", "queue_full", "id_taken", "invalid", "failed", "overloaded", "cancelled", "repeated", "target_missed",
 	}[o]
 }
 
@@ -129,6 +130,8 @@ func OutcomeOf(err error, r Route) Outcome {
 		return Abandoned
 	case contract.QueueRejected:
 		return QueueFull
+	case contract.TargetMissed:
+		return TooLate
 	case contract.Unavailable:
 		if e.Err == nil {
 			return NotReady
@@ -142,12 +145,18 @@ type Target uint8
 
 // What comes of them.
 const (
-	TargetIgnored Target = iota // they have no effect, by an option
-	numTargets           = int(iota)
+	TargetIgnored    Target = iota // they have no effect, by an option
+	TargetOnlyQueued               // what follows from them is at most the order of the wait queue
+	TargetHeld                     // placed, and predicted to hold them
+	TargetMissed                   // placed all the same
+	TargetRefused                  // refused, because no rank was predicted to hold them
+	numTargets       = int(iota)
 )
 
 // String gives the label.
-func (t Target) String() string { return [numTargets]string{"ignored"}[t] }
+func (t Target) String() string {
+	return [numTargets]string{"ignored", "only_queued", "held", "missed", "refused"}[t]
+}
 
 // The causes of a rejection: the thresholds, and the wait queue's limits.
 const (

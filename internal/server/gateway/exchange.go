@@ -6,6 +6,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
@@ -225,6 +226,9 @@ func (e *Exchange) Refuse(p *Problem) Refusal {
 	r.Allow = p.allow
 	if p.retry {
 		r.RetryAfter = c.RetryAfter
+	}
+	if p.missed != nil {
+		r.RetryAfter, r.Dropped = p.missed.RetryAfter(), contract.ReasonSaturated
 	}
 	return r
 }

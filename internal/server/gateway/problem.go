@@ -19,8 +19,9 @@ type Problem struct {
 	kind    string // the error's type, one of openai.Type…
 	code    string
 	text    string
-	retry   bool   // the answer has Retry-After
-	allow   string // the value of Allow; "": none
+	retry   bool                  // the answer has Retry-After
+	missed  *contract.TargetError // the target that no engine is predicted to hold; nil: another problem
+	allow   string                // the value of Allow; "": none
 	outcome counts.GatewayOutcome
 	err     error // the cause, for the log
 }
@@ -40,6 +41,7 @@ type Refusal struct {
 	Code       string // of the error
 	RetryAfter int    // the value of Retry-After in seconds; 0: none
 	Allow      string // the value of Allow; "": none
+	Dropped    string // the value of contract.DroppedHeader; "": none
 	Body       []byte // in JSON, in the form of the request's API
 }
 
@@ -176,6 +178,11 @@ func problemOf(ctx context.Context, err error) *Problem {
 		return errOverloaded("overloaded", "All engines are busy.", err)
 	case contract.QueueRejected, contract.TooMany:
 		return errOverloaded("queue_full", "All engines are busy, and too many requests wait.", err)
+	case contract.TargetMissed:
+		p := errOverloaded("target_missed", "", err)
+		p.missed, _ = errors.AsType[*contract.TargetError](err)
+		p.text = fmt.Sprintf("No engine is predicted to answer in time (predicted_ttft_ms: %d).", p.missed.Predicted.Milliseconds())
+		return p
 	case contract.Exhausted:
 		p := errFull("limit_reached", "A limit of the endpoint picker is reached.")
 		p.err = err

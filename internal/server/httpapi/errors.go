@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -73,14 +75,15 @@ func faultText(fault *bodyscan.Error) string {
 type problem struct {
 	status        int
 	text          string
-	details       any                 // in the selection contract
-	message       string              // in the selection contract: the longer text of an overload, else empty
-	reason, field string              // in the Conductor contract
-	shape         bool                // the body has the wrong shape
-	limit         string              // the limit that was reached, one of contract.Limits, or empty
-	away          bool                // what it needs cannot be reached now
-	denied        *access.DeniedError // not nil: refused because of the caller
-	shown         bool                // reason stands in the selection contract, too
+	details       any                   // in the selection contract
+	message       string                // in the selection contract: the longer text of an overload, else empty
+	reason, field string                // in the Conductor contract
+	shape         bool                  // the body has the wrong shape
+	limit         string                // the limit that was reached, one of contract.Limits, or empty
+	away          bool                  // what it needs cannot be reached now
+	denied        *access.DeniedError   // not nil: refused because of the caller
+	shown         bool                  // reason stands in the selection contract, too
+	missed        *contract.TargetError // the target that no worker is predicted to hold; nil: another problem
 }
 
 // internalProblem hides causes that clients must not see.
@@ -117,7 +120,7 @@ func problemOf(err error, d dialect) problem {
 		text := known.TextIn(contract.Version(d))
 		return problem{
 			status: status, text: text, details: known.Details, message: known.Message, reason: reason, field: known.Field, limit: known.Limit,
-			away: known.Kind == contract.Away, shown: reason == reasonManaged,
+			away: known.Kind == contract.Away, shown: reason == reasonManaged || known.Kind == contract.TargetMissed, missed: missedOf(known),
 		}
 	case errors.As(err, &tokens):
 		return tokenizerProblem(tokens.Reason)
@@ -125,6 +128,12 @@ func problemOf(err error, d dialect) problem {
 		return problemOf(errClientGone, d)
 	}
 	return internalProblem
+}
+
+// missedOf returns the cause of an error about a target, nil of another.
+func missedOf(e *contract.Error) *contract.TargetError {
+	missed, _ := errors.AsType[*contract.TargetError](e)
+	return missed
 }
 
 // tokenizerProblem says why a prompt has no tokens. The text of the tokenizer itself is left out, because it may quote the prompt.
@@ -170,6 +179,8 @@ func statusOf(k contract.Kind, d dialect) (status int, reason string) {
 			return http.StatusTooManyRequests, "queue_full"
 		}
 		return http.StatusServiceUnavailable, "queue_full"
+	case contract.TargetMissed:
+		return http.StatusTooManyRequests, contract.ReasonSaturated
 	case contract.TooMany:
 		return http.StatusTooManyRequests, "too_many"
 	case contract.Exhausted:
@@ -198,6 +209,8 @@ func (a api) report(c *gin.Context, err error) (p problem, retryAfter string) {
 	switch {
 	case p.denied != nil:
 		retryAfter = p.denied.RetryAfter
+	case p.missed != nil:
+		retryAfter = strconv.Itoa(p.missed.RetryAfter())
 	case p.message != "" && a.retryAfter != "":
 		retryAfter = a.retryAfter
 	case p.away, p.limit != "" && p.status == http.StatusServiceUnavailable:
@@ -210,12 +223,20 @@ func (a api) report(c *gin.Context, err error) (p problem, retryAfter string) {
 func (a api) fail(c *gin.Context, out []byte, err error) []byte {
 	p, retryAfter := a.report(c, err)
 	setIf(c.Writer.Header(), "Retry-After", retryAfter)
+	if p.missed != nil {
+		c.Writer.Header().Set(contract.DroppedHeader, contract.ReasonSaturated)
+	}
 	if p.denied != nil {
 		setIf(c.Writer.Header(), "Www-Authenticate", p.denied.Challenge)
 	}
 	status, out := a.render(c.Request, out, p)
 	respond(c, status, out)
 	return out
+}
+
+// milliseconds returns a duration in milliseconds, to the microsecond.
+func milliseconds(d time.Duration) float64 {
+	return float64(d.Round(time.Microsecond)) / float64(time.Millisecond)
 }
 
 func setIf(h http.Header, name, value string) {
@@ -266,6 +287,9 @@ func renderSelection(_ *http.Request, out []byte, p problem) (int, []byte) {
 	}
 	if p.shown { // Dynamo's contract has no reasons
 		out = appendStringField(out, "reason", p.reason)
+	}
+	if p.missed != nil {
+		out = appendFloatField(out, "predicted_ttft_ms", milliseconds(p.missed.Predicted))
 	}
 	if p.message != "" { // clients recognise an overload by its members
 		out = appendStringField(out, "message", p.message)

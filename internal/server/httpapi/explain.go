@@ -140,6 +140,16 @@ func appendReasons(out []byte, x *selection.Explanation) []byte {
 	if x.Refusal != "" {
 		out = appendStringField(out, "refusal", x.Refusal)
 	}
+	if t := x.Target; t != nil {
+		out = append(appendKey(out, "target"), '{')
+		out = appendBoolField(out, "predictable", t.OnlyQueued == "")
+		if t.OnlyQueued != "" {
+			out = appendStringField(out, "why_not", t.OnlyQueued)
+		} else {
+			out = appendUintField(out, "holding", uint64(t.Holding))
+		}
+		out = append(out, '}')
+	}
 	if x.Session != "" {
 		out = appendStringField(out, "session", x.Session)
 	}

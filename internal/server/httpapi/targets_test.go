@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/contract"
 )
 
 // TestTargets: what a selection wants of its times means the same in both dialects, on both routes and in explanations. A
@@ -59,4 +60,22 @@ func TestTargets(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestTargetMissed: a request that is refused for its target gets 429 in both dialects, with what is predicted, when to come
+// again, and the reason in llm-d's header.
+func TestTargetMissed(t *testing.T) {
+	f := &fake{err: contract.NewTargetMissed(contract.TargetError{Predicted: 2812500 * time.Microsecond, Over: 1812500 * time.Microsecond})}
+	for _, s := range speakers(f) {
+		for _, path := range []string{"/select", "/select_and_reserve"} {
+			w := call(t, s, "POST", s.prefix+path, `{"ttft_target_ms":1000,"on_miss":"refuse"}`, nil)
+			want := `{"error":"no worker is predicted to hold the target of the request","reason":"rejected-saturated","predicted_ttft_ms":2812.5}`
+			if w.Code != 429 || w.Body.String() != want {
+				t.Errorf("%s %s: %d %s", s.name, path, w.Code, w.Body)
+			}
+			if h := w.Header(); h.Get("Retry-After") != "2" || h.Get("X-Llm-D-Request-Dropped-Reason") != "rejected-saturated" {
+				t.Errorf("%s %s: %v", s.name, path, h)
+			}
+		}
+	}
 }

@@ -155,6 +155,17 @@ func (l *Learner) Margin(slot uint32, r catalog.Rank) float64 {
 	return scope
 }
 
+// Railed reports whether a guard rail of the rank is engaged.
+func (l *Learner) Railed(slot uint32, r catalog.Rank) bool {
+	s := l.look(slot, r)
+	if s == nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return s.stalled || s.late.Load()
+}
+
 // Compare compares the latest predictions with what was observed.
 func (l *Learner) Compare() Compared {
 	l.mu.Lock()

@@ -9,6 +9,7 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/server/gateway"
 )
 
@@ -96,6 +97,9 @@ func immediate(r gateway.Refusal) *extprocv3.ProcessingResponse {
 	set := []*corev3.HeaderValueOption{header("content-type", "application/json")}
 	if r.RetryAfter > 0 {
 		set = append(set, header("retry-after", strconv.Itoa(r.RetryAfter)))
+	}
+	if r.Dropped != "" {
+		set = append(set, header(contract.DroppedHeader, r.Dropped))
 	}
 	if r.Allow != "" {
 		set = append(set, header("allow", r.Allow))

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/gateway"
 	"github.com/select-service/select-service/internal/server/gateway/counts"
@@ -248,6 +249,9 @@ func (e *exchange) refuse(p *gateway.Problem) {
 	h.Set("Content-Length", strconv.Itoa(len(r.Body)))
 	if r.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(r.RetryAfter))
+	}
+	if r.Dropped != "" {
+		h.Set(contract.DroppedHeader, r.Dropped)
 	}
 	if r.Allow != "" {
 		h.Set("Allow", r.Allow)

@@ -1,0 +1,190 @@
+package selection_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector/ttft"
+	"github.com/select-service/select-service/test/helpers/servicetest"
+)
+
+// targetEngine has the coefficients of the engines of these tests: 4,000 tokens a second.
+var targetEngine = ttft.Parameters{Base: 0.03, PerToken: 1.0 / 4000, PerContext: 1e-8}
+
+// trained starts a service that has observed 300 first tokens of such engines.
+func trained(t *testing.T, workers uint64) *servicetest.World {
+	t.Helper()
+	w := predicting(t, workers)
+	for i := range 300 {
+		run(w, t, fmt.Sprint("r", i), 100+i*17%4000, targetEngine)
+	}
+	time.Sleep(2 * time.Second)
+	return w
+}
+
+// TestTargetChoosesAndRefuses: of the ranks that are predicted to hold the target the cheapest is chosen, as without a target;
+// without any, the request goes where its first token comes soonest, or is refused with what is predicted.
+func TestTargetChoosesAndRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := trained(t, 2)
+		ask := func(target time.Duration, refuse bool) *selection.SelectRequest {
+			req := servicetest.Ask(servicetest.Prompt(1<<30, 2000)) // 0.55 s on an idle rank
+			req.TTFTTarget, req.RefuseOnMiss = target, refuse
+			return req
+		}
+		if _, err := w.Select(context.Background(), ask(time.Second, true), false); err != nil {
+			t.Fatalf("an idle fleet refuses: %v", err)
+		}
+		long := w.Book("long", servicetest.Prompt(1, 8000))          // 2.4 s
+		longer := w.Book("longer", servicetest.Prompt(1<<20, 12000)) // 3.8 s
+		if long.Rank == longer.Rank {
+			t.Fatal("both are on one rank")
+		}
+		sel, err := w.Select(context.Background(), ask(time.Second, false), false)
+		if err != nil || sel.Rank != long.Rank {
+			t.Errorf("without a rank in time the request goes to %v, %v", sel.Rank, err)
+		}
+		_, err = w.Select(context.Background(), ask(time.Second, true), true)
+		missed, is := errors.AsType[*contract.TargetError](err)
+		if !is || contract.KindOf(err) != contract.TargetMissed {
+			t.Fatalf("refused with %v", err)
+		}
+		if p := missed.Predicted; p < 2500*time.Millisecond || p > 3300*time.Millisecond || missed.RetryAfter() != 2 && missed.RetryAfter() != 3 {
+			t.Errorf("%v is predicted, retry after %d s", p, missed.RetryAfter())
+		}
+		if sel, err = w.Select(context.Background(), ask(10*time.Second, true), false); err != nil {
+			t.Errorf("with 10 s the request is refused: %v", err)
+		}
+		req := ask(0, true) // the whole answer cannot come before its first token
+		req.Deadline = time.Now().Add(time.Second)
+		if _, err = w.Select(context.Background(), req, false); contract.KindOf(err) != contract.TargetMissed {
+			t.Errorf("a deadline before the first token: %v", err)
+		}
+		x, err := w.Explain(context.Background(), ask(time.Second, true))
+		if err != nil || x.Target == nil || x.Target.OnlyQueued != "" || x.Target.Holding != 0 || x.Chosen == nil {
+			t.Errorf("explained as %+v, %v", x.Target, err)
+		}
+		for what, want := range map[string]float64{"held": 2, "missed": 1, "refused": 2, "only_queued": 0} {
+			if n := servicetest.Sum(w.Metrics()["request_targets_total"], servicetest.Scope.Model, what); n != want {
+				t.Errorf("%g requests count as %s, not %g", n, what, want)
+			}
+		}
+	})
+}
+
+// TestTargetsWithoutPredictions: nothing is refused where nothing predicts, before 200 first tokens, and while a guard rail of
+// the scope or of all its ranks is engaged.
+func TestTargetsWithoutPredictions(t *testing.T) {
+	never := func(t *testing.T, w *servicetest.World, wantWhy string) {
+		t.Helper()
+		req := servicetest.Ask(servicetest.Prompt(1<<30, 20000))
+		req.TTFTTarget, req.RefuseOnMiss = time.Millisecond, true
+		if _, err := w.Select(context.Background(), req, false); err != nil {
+			t.Errorf("refused: %v", err)
+		}
+		x, err := w.Explain(context.Background(), req)
+		if err != nil || x.Target == nil || x.Target.OnlyQueued != wantWhy {
+			t.Errorf("explained as %+v, %v", x.Target, err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) { // Dynamo's cost alone
+		w := servicetest.Start(t, servicetest.EventsOff)
+		w.Put(servicetest.Record(1, 1))
+		never(t, w, "no policy, not even a shadow, predicts first tokens")
+	})
+	synctest.Test(t, func(t *testing.T) { // a shadow's predictions count
+		w := servicetest.Start(t, servicetest.EventsOff, servicetest.Policies(t, "shadow: [p]\ninstances: [{name: p, type: predicted-ttft}]"))
+		w.Put(servicetest.Record(1, 1))
+		for i := range 300 {
+			if i == 150 {
+				never(t, w, "too few first tokens were observed")
+			}
+			run(w, t, fmt.Sprint("r", i), 100+i*17%4000, targetEngine)
+		}
+		time.Sleep(2 * time.Second)
+		req := servicetest.Ask(servicetest.Prompt(1<<30, 20000))
+		req.TTFTTarget, req.RefuseOnMiss = time.Millisecond, true
+		if _, err := w.Select(context.Background(), req, false); contract.KindOf(err) != contract.TargetMissed {
+			t.Errorf("with a shadow that predicts: %v", err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := trained(t, 2)
+		runLate(w, t, 300)
+		time.Sleep(2 * time.Second)
+		never(t, w, "a guard rail of the scope is engaged")
+	})
+}
+
+// TestNinthDecileHolds: of requests whose target is the ninth decile of their prediction, 85 to 95 % get their first token in
+// time, on engines whose times scatter, beside others that wait for them.
+func TestNinthDecileHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := predicting(t, 3)
+		rnd := rand.New(rand.NewPCG(7, 7))
+		free := map[catalog.Rank]time.Time{} // when the engine has computed all
+		var under sync.WaitGroup
+		asked, held := 0, 0
+		for i := range 2200 {
+			time.Sleep(time.Duration(rnd.ExpFloat64() * float64(350*time.Millisecond)))
+			size := 200 + rnd.IntN(4000)
+			req := servicetest.Ask(servicetest.Prompt(uint32(i+1)<<13, size))
+			var target time.Duration
+			if i >= 500 {
+				x, err := w.Explain(context.Background(), req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, c := range x.Candidates {
+					if c.Rank == *x.Chosen {
+						q90 := learned(w, t).Calibration.Q90
+						target = time.Duration(q90 * c.TTFT() * float64(time.Second))
+					}
+				}
+				req.TTFTTarget = target + time.Millisecond
+			}
+			id := fmt.Sprint("q", i)
+			req.ReservationID = &id
+			sel, err := w.Select(context.Background(), req, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			begin := time.Now()
+			start := begin
+			if at := free[sel.Rank]; at.After(start) {
+				start = at
+			}
+			took := targetEngine.Prefill(float64(sel.EffectivePrefillTokens), float64(size)) * (1 + 0.25*rnd.ExpFloat64())
+			end := start.Add(time.Duration(took * float64(time.Second)))
+			free[sel.Rank] = end
+			if target > 0 {
+				if asked++; end.Sub(begin) <= target {
+					held++
+				}
+			}
+			under.Go(func() {
+				time.Sleep(time.Until(end))
+				if err := w.PrefillComplete(id); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(time.Second)
+				if err := w.Free(id); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		under.Wait()
+		if share := float64(held) / float64(asked); share < 0.85 || share > 0.95 {
+			t.Errorf("%.1f %% of %d first tokens came by the ninth decile of their prediction", 100*share, asked)
+		}
+	})
+}
