@@ -29,6 +29,7 @@ type kept struct {
 	// more is how much more the home costs than the chosen rank, and move what the move costs, in the
 	// policy's unit, if that is why.
 	more, move float64
+	missed     bool // the home is not predicted to hold the request's target
 }
 
 // clone returns a copy that shares no memory with the request.
@@ -42,8 +43,11 @@ func (k *kept) canStay() bool { return k.turn == counts.TurnHome }
 
 // because returns the reason of a move for people.
 func (k *kept) because(unit string) string {
-	if k.turn != counts.TurnBusy {
+	switch {
+	case k.turn != counts.TurnBusy:
 		return k.turn.String()
+	case k.missed:
+		return fmt.Sprintf("%s: home is not predicted to hold the target", k.turn)
 	}
 	return fmt.Sprintf("%s: home costs %.3g %s more, a move %.3g", k.turn, k.more, unit, k.move)
 }
@@ -109,6 +113,10 @@ func (c *choice) keepHome(ranks []catalog.Entry, i int) int {
 	home := 0
 	for ranks[home].Rank != k.home {
 		home++
+	}
+	if c.missesAt(home) {
+		k.turn, k.missed = counts.TurnBusy, true
+		return i
 	}
 	more, move := c.costs[home]-c.costs[i], 1.0 // by load alone: of one request
 	if !c.ByLoad {

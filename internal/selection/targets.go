@@ -137,6 +137,12 @@ func (c *choice) pickForTarget(ranks []catalog.Entry) (i int, ok bool) {
 	return i, true
 }
 
+// targetDecides reports whether the request has a target by which ranks were compared.
+func (c *choice) targetDecides() bool { return c.target != nil && c.target.OnlyQueued == "" }
+
+// missesAt reports whether rank i of the scored ones is not predicted to hold the request's target.
+func (c *choice) missesAt(i int) bool { return c.targetDecides() && c.holding[i] == 0 }
+
 // railed reports whether a guard rail of each of the ranks is engaged.
 func railed(l *ttft.Learner, ranks []catalog.Entry) bool {
 	for _, e := range ranks {
