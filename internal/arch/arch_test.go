@@ -57,8 +57,9 @@ var mayImport = map[string][]string{
 	"internal/engines/reports":          {"internal/engines/load", "pkg/catalog", "pkg/reservations"},
 	"internal/node":                     {"internal/...", "pkg/..."},
 	"internal/node/statefile":           {"internal/selection/policies", "internal/selection/scopes", "internal/telemetry", "internal/transport/atomicfile", "pkg/..."},
-	"internal/selection":                {"internal/engines/reports", "internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/selection/counts", "internal/selection/identity", "internal/selection/overload", "internal/selection/pauses", "internal/selection/pending", "internal/selection/policies", "internal/selection/rankstate", "internal/selection/scopes", "internal/selection/settings", "pkg/..."},
-	"internal/selection/admission":      {"pkg/catalog"},
+	"internal/selection":                {"internal/engines/reports", "internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/selection/counts", "internal/selection/fairness", "internal/selection/identity", "internal/selection/overload", "internal/selection/pauses", "internal/selection/pending", "internal/selection/policies", "internal/selection/rankstate", "internal/selection/scopes", "internal/selection/settings", "pkg/..."},
+	"internal/selection/admission":      {"internal/selection/fairness", "pkg/catalog"},
+	"internal/selection/fairness":       {"pkg/catalog"},
 	"internal/selection/affinity":       {"internal/selection/pauses", "pkg/catalog"},
 	"internal/selection/approximate":    {"pkg/memory", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/recovery"},
 	"internal/selection/contract":       {"internal/selection/overload", "pkg/catalog", "pkg/reservations"},
@@ -156,7 +157,7 @@ var clockReaders = []string{"Now", "Since", "Until", "Sleep"}
 
 // withoutClock are the core packages that are told the time.
 var withoutClock = []string{
-	"internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/conductor", "internal/selection/diagnose", "internal/selection/overload", "internal/selection/pauses", "internal/selection/pending",
+	"internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/conductor", "internal/selection/diagnose", "internal/selection/fairness", "internal/selection/overload", "internal/selection/pauses", "internal/selection/pending",
 	"pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/indexer/hybrid", "pkg/recovery", "pkg/reservations", "pkg/reservations/history", "pkg/selector", "pkg/selector/ttft",
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -27,6 +28,7 @@ type attempt struct {
 	session session
 	choice  choice
 	wait    wait
+	payer   admission.Payer // who pays for the engine time
 	result  Selection
 	pair    *pairing // nil: one rank is chosen
 	counts  counting
@@ -148,7 +150,7 @@ func (a *attempt) recycle() {
 	a.retry, a.pair = retry{request: a.retry.request}, nil
 	a.choice.prompt = &a.prompt
 	a.session.keys, a.session.kept = sessionKeys{}, kept{}
-	a.wait, a.result, a.counts.of = wait{}, Selection{}, nil
+	a.wait, a.payer, a.result, a.counts.of = wait{}, admission.Payer{}, Selection{}, nil
 	attempts.Put(a)
 }
 
@@ -370,6 +372,9 @@ func (a *attempt) book() (err error) {
 	}
 	a.api.ledger.Look(a.Scope, a.prompt.sequence, func(v *reservations.View) { err = a.choose(v) })
 	a.timeline.end("choose")
+	if p := &a.payer; err == nil && p.Class != nil {
+		p.Class.Once(p.Account, a.choice.predictedPrefill(a.result.EffectivePrefillTokens), a.api.scopes.Seconds())
+	}
 	return err
 }
 
@@ -392,7 +397,7 @@ func (a *attempt) bookChoice() error {
 	if claim := a.session.claim; claim != nil {
 		claim.Turn = a.session.turn(p.size.Tokens)
 	}
-	record := a.retry.newRecord(a.session.claim, a.scope.state.NewLease(), p)
+	record := a.retry.newRecord(a.session.claim, a.scope.state.NewLease(), p, a.payer.Class != nil)
 	if record != nil {
 		r.CallerState = record
 	}
@@ -412,9 +417,13 @@ func (a *attempt) bookChoice() error {
 		if a.session.settle(chosen.Rank, p.size.Tokens); record != nil {
 			record.running = a.session.running
 		}
+		a.charge(record)
 		return reservations.Placement{Slot: chosen.Slot, Rank: chosen.Rank, PrefillTokens: answer.EffectivePrefillTokens, Uncached: a.choice.uncached, Predicted: a.choice.predicted}, nil
 	})
 	a.timeline.end("book")
+	if err != nil {
+		record.uncharge()
+	}
 	if err != nil || record == nil { // no reservation says when the request ends
 		a.session.running.End()
 		a.session.running = nil

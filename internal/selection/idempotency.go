@@ -308,6 +308,7 @@ type idempotencyRecord struct {
 	final   bool              // the session ends with the reservation
 	running *affinity.Running // nil: no session that has a home
 	lease   *approximate.Lease
+	charge  *charge // nil: nobody pays for the engine time
 
 	// The answer and what identifies the request. Set before the reservation can be found, and
 	// guarded by answers.mu from then on.
@@ -386,6 +387,7 @@ func (r *idempotencyRecord) ReservationEnded() {
 	r.claim.Release()
 	r.running.End()
 	r.lease.End()
+	r.charge.end()
 }
 
 // maxAnswers bounds the reservations whose answers are cached (decision E4).

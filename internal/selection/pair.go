@@ -180,7 +180,7 @@ func (a *attempt) bookPair() error {
 	p.found = p.prefill.begin(a, &p.of.Prefill)
 	p.bare.size = a.prompt.size
 	p.bare.lookUp(a.scope.state, true)
-	decode := a.retry.newRecord(a.session.claim, a.scope.state.NewLease(), &a.prompt)
+	decode := a.retry.newRecord(a.session.claim, a.scope.state.NewLease(), &a.prompt, false)
 	if decode == nil {
 		decode = &idempotencyRecord{answers: &a.api.idempotency.answers, id: a.retry.id, state: recordEvicted}
 	}
@@ -212,6 +212,7 @@ func (a *attempt) bookPair() error {
 		return bookError(err, req.IfExists)
 	}
 	a.noteBooked(decode)
+	a.chargePair()
 	if p.result.Prefill != nil {
 		a.scope.state.Booked(p.prefill.choice.chosen, a.prompt.local, privateBlocks(a.prompt.size, a.prompt.local), prefill.lease)
 	}

@@ -80,6 +80,10 @@ type SelectRequest struct {
 	// PolicyClass is the trimmed x-dynamo-meta-policy-class header; "" is absent.
 	PolicyClass string
 
+	// FairnessID names the program that pays for the request in a class that is fair, FairTenant its tenant; see
+	// package fairness. "": the program is the session, or the one that has started it; the tenant is that of the scope.
+	FairnessID, FairTenant string
+
 	// TTFTTarget is how soon after the call the request wants its first token, see TTFTTargetOf; 0: it does not say.
 	TTFTTarget time.Duration
 	// Deadline is when it wants its whole answer, see DeadlineOf; zero: it does not say.

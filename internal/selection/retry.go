@@ -78,15 +78,15 @@ func (r *retry) end() {
 }
 
 // newRecord returns the idempotency record for the reservation, with the claim of the request's
-// session (nil: none) and the lease of its blocks (nil: none); nil if it needs no record.
-func (r *retry) newRecord(claim *affinity.Claim, lease *approximate.Lease, p *prompt) *idempotencyRecord {
+// session (nil: none) and the lease of its blocks (nil: none); nil if it needs no record. paid: its engine time is charged.
+func (r *retry) newRecord(claim *affinity.Claim, lease *approximate.Lease, p *prompt, paid bool) *idempotencyRecord {
 	r.record = nil
 	switch answers := &r.api.idempotency.answers; {
 	case r.ReservationID != nil:
 		r.record = &idempotencyRecord{
 			answers: answers, claim: claim, lease: lease, id: r.id, selected: true, final: r.endsBinding(), prompt: p.identity(&r.Prompt),
 		}
-	case claim != nil || lease != nil: // the id was generated here, so no retry can have it
+	case claim != nil || lease != nil || paid: // the id was generated here, so no retry can have it
 		r.record = &idempotencyRecord{answers: answers, claim: claim, lease: lease, id: r.id, final: r.endsBinding(), state: recordEvicted}
 	}
 	return r.record

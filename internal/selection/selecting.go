@@ -234,6 +234,7 @@ func (a *API) prefillComplete(id string) error {
 			a.noteSide(id, time.Now())
 		}
 		a.decisions.completed(id)
+		a.prefillEnded(id)
 		a.scopes.LoadChanged()
 	}
 	return err
@@ -255,6 +256,7 @@ func (a *API) PrefillInferred(id string) error {
 func (a *API) prefillInferred(id string) error {
 	err := a.ledger.PrefillInferred(id)
 	if err == nil {
+		a.prefillEnded(id)
 		a.scopes.LoadChanged()
 	}
 	return err

@@ -1,6 +1,7 @@
 package selection
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -122,6 +123,8 @@ func (t *turn) Waiter() admission.Waiter {
 		Tokens:         p.size.Tokens,
 		Uncached:       p.size.Tokens - min(p.size.Tokens, best),
 		Lane:           admission.Lane{Filter: t.filter.Key()},
+		Tenant:         cmp.Or(t.FairTenant, t.Scope.Tenant),
+		Program:        cmp.Or(t.FairnessID, t.Parent, t.Session),
 	}
 	if pinned := t.Pinned; pinned != nil {
 		w.Lane.Pinned, w.Lane.Rank = true, *pinned
@@ -189,7 +192,10 @@ func (t *turn) Refresh(overlapAge time.Duration) error {
 }
 
 // Run implements waitqueue.Request.
-func (t *turn) Run() error { return (*attempt)(t).book() }
+func (t *turn) Run(by admission.Payer) error {
+	t.payer = by
+	return (*attempt)(t).book()
+}
 
 // longerThan reports whether the attempt first came to a queue at least d ago; never for d = 0.
 func (w *wait) longerThan(d time.Duration) bool { return d > 0 && time.Since(w.since) >= d }
@@ -229,7 +235,7 @@ func (t *turn) RunOrDelay(charged map[uint32]float64, force bool, overlapAge tim
 			return delay, nil
 		}
 	}
-	return 0, t.Run()
+	return 0, t.Run(admission.Payer{})
 }
 
 // delay returns how long the request should wait, and if so charges its work to the
@@ -323,7 +329,7 @@ func bytesOf(r *SelectRequest) int64 {
 		n += 64 + len(taint)
 	}
 	for _, text := range []*string{
-		r.SelectionID, r.ReservationID, &r.PolicyClass, &r.Session, &r.SessionTenant, &r.Parent, &r.EligibleKey, &r.Scope.Model, &r.Scope.Tenant,
+		r.SelectionID, r.ReservationID, &r.PolicyClass, &r.Session, &r.SessionTenant, &r.Parent, &r.FairnessID, &r.FairTenant, &r.EligibleKey, &r.Scope.Model, &r.Scope.Tenant,
 	} {
 		if text != nil {
 			n += len(*text)

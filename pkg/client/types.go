@@ -59,6 +59,10 @@ type SelectRequest struct {
 	PriorityJump         float64 `json:"priority_jump,omitempty"`   // seconds or a weight, depending on the order of the queue
 	StrictPriority       uint32  `json:"strict_priority,omitempty"` // higher goes first
 
+	// FairnessID names the program that pays for the engine time of the request, where the wait queue is fair: an agent
+	// with its sub-agents, or a conversation. Empty: the session, else the tenant.
+	FairnessID string `json:"fairness_id,omitempty"`
+
 	// TTFTTargetMS and DeadlineMS say within how many milliseconds the first token and the whole answer are wanted;
 	// 0: there is no such wish. OnMiss says what happens if that cannot be: "place", the default, or "refuse".
 	TTFTTargetMS float64 `json:"ttft_target_ms,omitempty"`

@@ -3,6 +3,8 @@ package admission
 import (
 	"math"
 	"math/bits"
+
+	"github.com/select-service/select-service/internal/selection/fairness"
 )
 
 // backlog has the waiters of one class.
@@ -12,6 +14,7 @@ import (
 // first waiter, and so is the class.
 type backlog struct {
 	class   *Class
+	fair    *fairness.Class // nil: the waiters of a lane go in the order of the class
 	lanes   map[Lane]*lane
 	order   heap[*lane]
 	waiting int
@@ -25,23 +28,23 @@ type backlog struct {
 
 // lane has the waiters of one class that can use the same ranks; it is never empty.
 type lane struct {
-	key     Lane
-	waiters heap[*Waiter]
-	place   int // in backlog.order
+	turns
+	key   Lane
+	place int // in backlog.order
 }
 
-func (l *lane) before(o *lane) bool { return l.waiters[0].before(o.waiters[0]) }
+func (l *lane) before(o *lane) bool { return l.beforeOther(&o.turns) }
 func (l *lane) moved(place int)     { l.place = place }
 
-func (b *backlog) add(w *Waiter) {
+func (b *backlog) add(w *Waiter, now float64) {
 	l := b.lanes[w.Lane]
 	if l == nil {
 		l = &lane{key: w.Lane}
 		b.lanes[w.Lane] = l
-		l.waiters.push(w)
+		l.add(w, b.fair, now)
 		b.order.push(l)
 	} else {
-		l.waiters.push(w)
+		l.add(w, b.fair, now)
 		b.order.fix(l.place)
 	}
 	w.lane = l
@@ -52,8 +55,8 @@ func (b *backlog) add(w *Waiter) {
 
 func (b *backlog) remove(w *Waiter) {
 	l := w.lane
-	l.waiters.remove(w.place)
-	if len(l.waiters) == 0 {
+	l.remove(w)
+	if l.empty() {
 		b.order.remove(l.place)
 		delete(b.lanes, l.key)
 	} else {
@@ -74,7 +77,7 @@ func (b *backlog) first(canRun func(*Waiter) bool) *Waiter {
 	if len(b.order) == 0 {
 		return nil
 	}
-	if w := b.order[0].waiters[0]; canRun(w) {
+	if w := b.order[0].first(); canRun(w) {
 		return w // by far the most frequent case
 	}
 	// Walk the heap in order: of the lanes not yet asked, the first one is a
@@ -83,7 +86,7 @@ func (b *backlog) first(canRun func(*Waiter) bool) *Waiter {
 	b.expand(0)
 	for len(b.frontier) > 0 {
 		l := b.frontier.remove(0).lane
-		if w := l.waiters[0]; canRun(w) {
+		if w := l.first(); canRun(w) {
 			return w
 		}
 		b.expand(l.place)

@@ -30,7 +30,7 @@ func ExampleQueue() {
 	fmt.Println(queue.Len(), "wait with", queue.Tokens(), "tokens")
 
 	prefill = 0 // a prefill ended: whatever can run now runs
-	for w := queue.Next(canRun); w != nil; w = queue.Next(canRun) {
+	for w := queue.Next(0, canRun); w != nil; w = queue.Next(0, canRun) {
 		fmt.Println(w.Value)
 	}
 	// Output:

@@ -16,7 +16,7 @@ func (h *heap[T]) push(e T) {
 	h.up(len(*h) - 1)
 }
 
-// remove takes out the element at place i.
+// remove takes out the element at place i, which it does not compare.
 func (h *heap[T]) remove(i int) T {
 	s := *h
 	e, last := s[i], len(s)-1
@@ -28,6 +28,13 @@ func (h *heap[T]) remove(i int) T {
 		h.fix(i)
 	}
 	return e
+}
+
+// order makes any slice a heap.
+func (h *heap[T]) order() {
+	for i := len(*h) - 1; i >= 0; i-- {
+		h.down(i)
+	}
 }
 
 // fix restores the order after the element at place i changed.

@@ -155,7 +155,7 @@ func (h *history) play() {
 			lane := w.Lane.Rank.Worker
 			return blocked>>lane&1 == 0
 		}
-		got, want := h.queue.Next(canRun), h.model.next(canRun)
+		got, want := h.queue.Next(0, canRun), h.model.next(canRun)
 		if got != want {
 			h.t.Fatalf("step %d: Next = %+v, the model says %+v", h.step, got, want)
 		}
@@ -223,7 +223,7 @@ func TestFairness(t *testing.T) {
 	}
 	served := map[string]uint64{}
 	for range 20000 {
-		w := q.Next(always)
+		w := q.Next(0, always)
 		served[w.ClassHeader] += w.Uncached
 		add(w.ClassHeader)
 	}
@@ -247,7 +247,7 @@ func TestRoundsAreComputed(t *testing.T) {
 		}
 	}
 	var got []int
-	for w := q.Next(always); w != nil; w = q.Next(always) {
+	for w := q.Next(0, always); w != nil; w = q.Next(0, always) {
 		got = append(got, w.Value.(int))
 	}
 	if want := []int{0, 3, 1, 4, 2, 5}; !slices.Equal(got, want) {
@@ -266,17 +266,17 @@ func TestBlockedClassEarnsNothing(t *testing.T) {
 		}
 	}
 	for range 10 {
-		w := q.Next(func(w *admission.Waiter) bool { return w.ClassHeader == "c1" })
+		w := q.Next(0, func(w *admission.Waiter) bool { return w.ClassHeader == "c1" })
 		if w == nil || w.ClassHeader != "c1" {
 			t.Fatalf("Next = %+v, want one of c1", w)
 		}
 	}
-	if w := q.Next(never); w != nil {
+	if w := q.Next(0, never); w != nil {
 		t.Fatalf("Next = %+v, want none", w)
 	}
 	served := map[string]int{}
 	for range 10 {
-		served[q.Next(always).ClassHeader]++
+		served[q.Next(0, always).ClassHeader]++
 	}
 	if served["c0"] != 5 || served["c1"] != 5 {
 		t.Errorf("served %v, want 5 each: c0 must not catch up", served)
@@ -301,7 +301,7 @@ func BenchmarkQueue(b *testing.B) {
 			free := func(w *admission.Waiter) bool { return w.Lane.Rank.Worker == lanes-1 }
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				w := q.Next(free)
+				w := q.Next(0, free)
 				w.Arrived = float64(waiters + i)
 				if err := q.Add(w, 1); err != nil {
 					b.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	yaml "go.yaml.in/yaml/v3"
 
 	"github.com/select-service/select-service/internal/codec/yamlread"
+	"github.com/select-service/select-service/internal/selection/fairness"
 )
 
 // ParsePolicy reads a policy file, the YAML of DYN_ROUTER_POLICY_CONFIG. The
@@ -27,6 +28,10 @@ func ReadPolicy(root *yaml.Node) (*PolicyFile, error) {
 	if r.Count() > 0 {
 		return nil, errors.Join(r.Faults()...)
 	}
+	for _, p := range file.models {
+		file.fair = file.fair || p.fair()
+	}
+	file.fair = file.fair || file.root != nil && file.root.fair()
 	return file, nil
 }
 
@@ -124,6 +129,7 @@ func (e *entry) fields(r *policyReader) yamlread.Fields {
 		"request_queue_limit_per_worker":       r.whole(&e.RequestLimit, 0),
 		"raw_isl_token_queue_limit_per_worker": r.whole(&e.RawLimit, 0),
 		"cached_token_queue_limit_per_worker":  r.whole(&e.CachedLimit, 0),
+		"fairness":                             r.fairness(&e.Fair),
 	}
 }
 
@@ -318,6 +324,48 @@ func (r *policyReader) order(dst *Order) readValue {
 			*dst = WSPT
 		default:
 			r.faultf(path, n, "must be fcfs or wspt")
+		}
+	}
+}
+
+// fairness reads between whom a class is fair into dst.
+func (r *policyReader) fairness(dst *fairness.Rules) readValue {
+	return func(path string, n *yaml.Node) {
+		*dst = fairness.Rules{HalfLife: fairness.DefaultHalfLife, HeadWait: fairness.DefaultHeadWait}
+		r.Mapping(path, n, yamlread.Fields{
+			"by": func(path string, n *yaml.Node) {
+				by, found := map[string]fairness.By{"none": fairness.None, "tenant": fairness.Tenant, "program": fairness.Program}[n.Value]
+				if !found || !yamlread.IsString(n) {
+					r.faultf(path, n, "must be none, tenant or program")
+				}
+				dst.By = by
+			},
+			"half_life_seconds": r.between(&dst.HalfLife, 1, 86400),
+			"head_wait_weight":  r.between(&dst.HeadWait, 0.01, 0.99),
+			"weights": func(path string, n *yaml.Node) {
+				dst.Weights = make(map[string]float64)
+				for key, value := range r.Pairs(path, n) {
+					weight := 1.0
+					r.between(&weight, 0.001, 1000)(key.Path, value)
+					dst.Weights[key.Name] = weight
+				}
+			},
+		})
+	}
+}
+
+// between reads a number within bounds into dst.
+func (r *policyReader) between(dst *float64, least, most float64) readValue {
+	return func(path string, n *yaml.Node) {
+		var v *float64
+		before := r.Count()
+		r.fraction(&v)(path, n)
+		switch {
+		case r.Count() > before:
+		case *v < least || *v > most:
+			r.faultf(path, n, "must be between %v and %v", least, most)
+		default:
+			*dst = *v
 		}
 	}
 }

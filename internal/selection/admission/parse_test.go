@@ -296,7 +296,7 @@ func FuzzParsePolicy(f *testing.F) {
 				if q.Add(w, 1) != nil {
 					continue
 				}
-				if got := q.Next(func(*admission.Waiter) bool { return true }); got != w {
+				if got := q.Next(0, func(*admission.Waiter) bool { return true }); got != w {
 					t.Fatalf("Next = %v", got)
 				}
 			}

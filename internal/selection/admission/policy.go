@@ -1,6 +1,11 @@
 package admission
 
-import "sort"
+import (
+	"slices"
+	"sort"
+
+	"github.com/select-service/select-service/internal/selection/fairness"
+)
 
 // Defaults of dynamo-kv-router 1.3.1.
 const (
@@ -34,6 +39,9 @@ func (c Config) Enabled() bool {
 	return c.Threshold != nil || c.File != nil
 }
 
+// Fair reports whether a class of any model is fair between tenants.
+func (c Config) Fair() bool { return c.File != nil && c.File.fair }
+
 // ForModel returns the policy of a model: the file's own policy for it, else the file's root,
 // else one class with the threshold. It is nil if requests of the model never wait.
 func (c Config) ForModel(model string) *Policy {
@@ -61,6 +69,7 @@ func (c Config) ForModel(model string) *Policy {
 type PolicyFile struct {
 	root   *Policy            // nil if the file has single models only
 	models map[string]*Policy // replace the root as a whole
+	fair   bool               // a class is fair between tenants
 }
 
 // Policy is a model's set of policy classes. It does not change.
@@ -70,6 +79,10 @@ type Policy struct {
 	families      map[string][]*Class // one class per bucket
 	defaultFamily string
 	buckets       []uint64 // least uncached tokens of each bucket, rising from 0
+}
+
+func (p *Policy) fair() bool {
+	return slices.ContainsFunc(p.classes, func(c *Class) bool { return c.Fair.By != fairness.None })
 }
 
 // Class returns the class of a request: the explicit class that header names, else the class of
@@ -115,6 +128,7 @@ type Class struct {
 	Name    string
 	Order   Order
 	Quantum uint64 // uncached tokens that the class may serve per round, at least 1
+	Fair    fairness.Rules
 
 	// A rank is busy if it has more prefill tokens than either threshold; nil: no threshold.
 	BusyTokens   *uint64

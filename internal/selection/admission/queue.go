@@ -1,9 +1,11 @@
 package admission
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 
+	"github.com/select-service/select-service/internal/selection/fairness"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -24,6 +26,10 @@ type Queue struct {
 	tokens    total
 	arrivals  uint64
 	robin     robin
+	payers    []*fairness.Class // by Class.index, if fair
+
+	fair  bool    // a class is fair between tenants
+	epoch float64 // the time as of which the waiters of fair classes are ordered
 }
 
 // Lane identifies the ranks that a waiter can use; waiters of one lane can use the same ones.
@@ -44,13 +50,18 @@ type Waiter struct {
 	Uncached       uint64  // tokens of the prompt not cached on the best eligible rank, at arrival
 	Arrived        float64 // seconds since the service started
 	Lane           Lane
-	Value          any // for the owner's use
+	// Tenant and Program pay for the request in a class that is fair, see package fairness. "" is a tenant or program
+	// as any other.
+	Tenant, Program string
+	Value           any // for the owner's use
 
-	class *Class
-	lane  *lane // nil while not queued
-	place int   // in lane.waiters
-	score float64
-	seq   uint64
+	class   *Class
+	account *fairness.Account // nil: no class of the queue is fair
+	lane    *lane             // nil while not queued
+	share   *share            // in lane, if the class is fair
+	place   int               // in the waiters of share, or of lane
+	score   float64
+	seq     uint64
 }
 
 // Class returns the waiter's policy class, nil before Classify or Add.
@@ -91,10 +102,76 @@ func scoreOf(w *Waiter) float64 {
 // NewQueue returns an empty queue under a policy, which is not nil.
 func NewQueue(policy *Policy) *Queue {
 	q := &Queue{policy: policy}
+	var service *fairness.Service
+	if q.fair = policy.fair(); q.fair {
+		service = fairness.NewService()
+	}
 	for _, class := range policy.classes {
-		q.backlogs = append(q.backlogs, &backlog{class: class, lanes: map[Lane]*lane{}})
+		b := &backlog{class: class, lanes: map[Lane]*lane{}}
+		if class.Fair.By != fairness.None {
+			b.fair = service.NewClass(class.Fair)
+		}
+		q.backlogs = append(q.backlogs, b)
+		if q.fair {
+			q.payers = append(q.payers, cmp.Or(b.fair, service.NewClass(fairness.Rules{HalfLife: fairness.DefaultHalfLife})))
+		}
 	}
 	return q
+}
+
+// Payer is who pays for the engine time of a request. The zero Payer is nobody.
+type Payer struct {
+	Class   *fairness.Class
+	Account *fairness.Account
+}
+
+// Payer returns who pays for a classified waiter. It is nobody if no class of the queue is fair. The requests of the other
+// classes count too, since they share the engines.
+func (q *Queue) Payer(w *Waiter, now float64) Payer {
+	if !q.fair {
+		return Payer{}
+	}
+	class := q.payers[w.class.index]
+	if w.account == nil {
+		w.account = class.Account(w.Tenant, w.Program, now)
+	}
+	return Payer{class, w.account}
+}
+
+// Served gives those who have paid for a waiter that Next returned their new place.
+func (q *Queue) Served(w *Waiter, now float64) {
+	b := q.backlogs[w.class.index]
+	if b.fair == nil {
+		return
+	}
+	if l := b.lanes[w.Lane]; l != nil {
+		l.served(w.account, b.fair, q.epoch, now)
+		b.order.fix(l.place)
+	}
+}
+
+const (
+	// keepOrder is how long the order of fair classes may be kept, in seconds.
+	keepOrder = 0.1
+	// perWaiter is how much longer for each waiter, so that ordering them costs no more than a few percent of a core.
+	perWaiter = 1e-5
+)
+
+// rekey orders the fair classes as of now, unless they are ordered as of shortly before.
+func (q *Queue) rekey(now float64) {
+	if age := now - q.epoch; !q.fair || age >= 0 && age < keepOrder+perWaiter*float64(q.waiting) {
+		return
+	}
+	q.epoch = now
+	for _, b := range q.backlogs {
+		if b.fair == nil {
+			continue
+		}
+		for _, l := range b.lanes {
+			l.rekey(b.fair, now)
+		}
+		b.order.order()
+	}
 }
 
 // Classify sets and returns the waiter's class, whose thresholds decide whether it has to wait.
@@ -114,7 +191,10 @@ func (q *Queue) Add(w *Waiter, workers int) error {
 	w.score = scoreOf(w)
 	w.seq = q.arrivals
 	q.arrivals++
-	b.add(w)
+	if b.fair != nil {
+		q.Payer(w, q.epoch)
+	}
+	b.add(w, q.epoch)
 	q.count(w, 1)
 	return nil
 }
@@ -155,10 +235,8 @@ func (q *Queue) All() iter.Seq[*Waiter] {
 	return func(yield func(*Waiter) bool) {
 		for _, b := range q.backlogs {
 			for _, l := range b.order {
-				for _, w := range l.waiters {
-					if !yield(w) {
-						return
-					}
+				if !l.each(yield) {
+					return
 				}
 			}
 		}
@@ -172,7 +250,11 @@ func (q *Queue) All() iter.Seq[*Waiter] {
 // canRun reports whether a waiter can run now: one rank that it may use is not busy for its class,
 // or it has no rank left and must get its error. It is called for at most one waiter per lane and
 // class, must return the same for all waiters of a lane and class, and must not change the queue.
-func (q *Queue) Next(canRun func(*Waiter) bool) *Waiter {
+//
+// now is the time in seconds, as in Waiter.Arrived, for the classes that are fair. The owner calls Served when it has served
+// the waiter, and Payer has been charged.
+func (q *Queue) Next(now float64, canRun func(*Waiter) bool) *Waiter {
+	q.rekey(now)
 	w := q.robin.next(q.backlogs, canRun)
 	if w != nil {
 		q.Remove(w)

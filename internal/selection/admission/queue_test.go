@@ -55,7 +55,7 @@ func (s *scope) arrive(name string, w admission.Waiter) error {
 func (s *scope) load(worker, prefill uint64, book bool) {
 	s.prefill[catalog.Rank{Worker: worker}] = prefill
 	for {
-		w := s.queue.Next(s.canRun)
+		w := s.queue.Next(0, s.canRun)
 		if w == nil {
 			return
 		}
@@ -334,7 +334,7 @@ func TestOrder(t *testing.T) {
 				}
 			}
 			var got []int
-			for w := q.Next(always); w != nil; w = q.Next(always) {
+			for w := q.Next(0, always); w != nil; w = q.Next(0, always) {
 				got = append(got, w.Value.(int))
 			}
 			if !slices.Equal(got, tc.want) {
@@ -362,13 +362,13 @@ func TestRemove(t *testing.T) {
 	if got := slices.Collect(q.All()); len(got) != 1 || got[0] != b {
 		t.Errorf("All = %v", got)
 	}
-	if got := q.Next(always); got != b || q.Remove(b) || q.Len() != 0 {
+	if got := q.Next(0, always); got != b || q.Remove(b) || q.Len() != 0 {
 		t.Error("a waiter that Next returned is still queued")
 	}
-	if err := q.Add(a, 1); err != nil || q.Next(always) != a {
+	if err := q.Add(a, 1); err != nil || q.Next(0, always) != a {
 		t.Errorf("a removed waiter cannot come back: %v", err)
 	}
-	if q.Next(always) != nil {
+	if q.Next(0, always) != nil {
 		t.Error("an empty queue has a next waiter")
 	}
 }
@@ -386,7 +386,7 @@ func TestNextAsksOncePerLane(t *testing.T) {
 	}
 	for free := range uint64(lanes) {
 		asked := 0
-		w := q.Next(func(w *admission.Waiter) bool {
+		w := q.Next(0, func(w *admission.Waiter) bool {
 			asked++
 			return w.Lane.Rank.Worker == free
 		})
@@ -398,7 +398,7 @@ func TestNextAsksOncePerLane(t *testing.T) {
 		}
 	}
 	asked := 0
-	if w := q.Next(func(*admission.Waiter) bool { asked++; return false }); w != nil || asked != lanes {
+	if w := q.Next(0, func(*admission.Waiter) bool { asked++; return false }); w != nil || asked != lanes {
 		t.Errorf("all busy: %v after %d questions, want %d", w, asked, lanes)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -187,6 +188,12 @@ func (r *Registry) workersChanged() {
 	}
 	r.LoadChanged()
 }
+
+// Seconds returns the time since the start, in the unit of the queues.
+func (r *Registry) Seconds() float64 { return time.Since(r.settings.Queues.Started).Seconds() }
+
+// Fair reports whether a class of the wait queue may be fair between tenants.
+func (r *Registry) Fair() bool { return r.settings.Admission.Fair() }
 
 // LoadChanged is called after load went down. It runs the waiting requests that can run now.
 func (r *Registry) LoadChanged() {

@@ -23,7 +23,7 @@ func (b *busy) enter(r Request, since *time.Time) (*Queued, error) {
 	w.waiter.Value = w
 	class := b.queue.Classify(&w.waiter)
 	if r.CanRun(class) {
-		return nil, r.Run()
+		return nil, r.Run(b.queue.Payer(&w.waiter, b.now()))
 	}
 	if err := r.BeforeWait(class); err != nil {
 		return nil, err
@@ -39,15 +39,19 @@ func (b *busy) remove(w *Queued) bool { return b.queue.Remove(&w.waiter) }
 
 func (b *busy) dispatch() {
 	for {
-		w := b.queue.Next(func(w *admission.Waiter) bool {
+		w := b.queue.Next(b.now(), func(w *admission.Waiter) bool {
 			return w.Value.(*Queued).request.CanRunNow(w.Class())
 		})
 		if w == nil {
 			return
 		}
 		b.run(w.Value.(*Queued))
+		b.queue.Served(w, b.now())
 	}
 }
+
+// now returns the time since the service started, in seconds.
+func (b *busy) now() float64 { return time.Since(b.config.Started).Seconds() }
 
 // run runs a request whose turn has come. If it panics, its own caller gets errPanicked: the
 // panic is in another caller's goroutine.
@@ -56,7 +60,7 @@ func (b *busy) run(w *Queued) {
 	defer close(w.done)
 	err := w.request.Refresh(b.config.OverlapRefresh)
 	if err == nil {
-		err = w.request.Run()
+		err = w.request.Run(b.queue.Payer(&w.waiter, b.now()))
 	}
 	w.err = err
 }

@@ -29,8 +29,8 @@ type Request interface {
 	// Refresh updates a request that has waited to the current workers. It looks up their cached
 	// blocks again if they have changed, or if the request has waited for overlapAge (0: never).
 	Refresh(overlapAge time.Duration) error
-	// Run serves the request.
-	Run() error
+	// Run serves the request. Its engine time is charged to the payer.
+	Run(admission.Payer) error
 }
 
 // Config has the settings that the queues of all scopes share.

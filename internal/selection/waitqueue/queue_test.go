@@ -39,7 +39,7 @@ func (r *request) Refresh(time.Duration) error {
 	return r.refreshErr
 }
 
-func (r *request) Run() error {
+func (r *request) Run(admission.Payer) error {
 	if r.panics {
 		panic("in Run")
 	}

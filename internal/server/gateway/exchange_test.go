@@ -279,8 +279,8 @@ func TestRemovedHeaders(t *testing.T) {
 		"x-dynamo-worker-instance-id", "x-dynamo-prefill-instance-id", "x-dynamo-dp-rank", "x-dynamo-prefill-dp-rank", "x-dynamo-routing-mode",
 		// SMG's policies manual and consistent_hashing: a worker by its URL or index.
 		"x-smg-target-worker",
-		// What the gateway obeys itself: llm-d's header with its former name, and ours.
-		"x-llm-d-slo-ttft-ms", "x-slo-ttft-ms", "x-select-deadline-ms", "x-select-on-miss",
+		// What the gateway obeys itself: llm-d's headers with their former names, and ours.
+		"x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id", "x-llm-d-slo-ttft-ms", "x-slo-ttft-ms", "x-select-deadline-ms", "x-select-on-miss",
 	} {
 		if !slices.Contains(p.removed, name) {
 			t.Errorf("%s is not removed", name)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/identity"
 	"github.com/select-service/select-service/internal/server/gateway/openai"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
@@ -41,6 +42,7 @@ type Head struct {
 	strictPriority *uint32
 	class          string // of the wait queue
 	wants          wants
+	fairness       string // program that pays for the request; "": its session does, or the one that has started that
 	session        identity.Session
 	Subset         Subset          // zero: every endpoint
 	without        []uint64        // ids of workers that have failed the request
@@ -54,6 +56,13 @@ const (
 	DestinationHeader = "x-gateway-destination-endpoint"
 	ServedHeader      = DestinationHeader + "-served"
 	SubsetHeader      = DestinationHeader + "-subset"
+)
+
+// The header by which a client names the program that pays for a request in a class of the queue that is fair: llm-d's, under
+// its present and its former name.
+const (
+	fairnessHeader = "x-llm-d-inference-fairness-id"
+	fairnessAlias  = "x-gateway-inference-fairness-id"
 )
 
 // The headers to and from engines and sidecars.
@@ -97,6 +106,10 @@ func (g *Gateway) ReadHead(headers iter.Seq2[string, string]) Head {
 			h.class = cmp.Or(strings.TrimSpace(value), h.class)
 		case "x-dynamo-policy-class":
 			h.class = cmp.Or(h.class, strings.TrimSpace(value))
+		case fairnessHeader:
+			h.fairness = cmp.Or(selection.FairName(value), h.fairness)
+		case fairnessAlias:
+			h.fairness = cmp.Or(h.fairness, selection.FairName(value))
 		case ttftHeader:
 			h.wants.ttft = cmp.Or(h.wants.ttft, value)
 		case ttftAlias:

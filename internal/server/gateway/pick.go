@@ -219,6 +219,7 @@ func (r *request) selection(prefill bool) *selection.SelectRequest {
 		SessionMode: r.config.SessionMode, Groups: r.config.SessionGroups, FilterBeforeSession: true, Lease: r.config.Lease,
 		Eligible: f.eligible, EligibleKey: f.key(), ByLoad: r.light, Trace: r.head.span,
 		Deadline: r.deadline, RefuseOnMiss: r.refuseOnMiss,
+		FairTenant: selection.FairName(r.head.tenant()), FairnessID: r.head.fairness,
 	}
 	if !r.firstToken.IsZero() {
 		req.TTFTTarget = max(1, time.Until(r.firstToken)) // of one whose time is over nearly nothing is left

@@ -8,7 +8,7 @@ package gateway
 // x-dynamo-session-id, x-request-id, x-smg-routing-key, x-llm-d-slo-tpot-ms.
 var steering = []string{
 	// The endpoint picker protocol and what its pickers for conformance tests obey.
-	"x-gateway-inference-fairness-id", "x-gateway-inference-objective", "x-gateway-model-name-rewrite",
+	fairnessAlias, "x-gateway-inference-objective", "x-gateway-model-name-rewrite",
 	SubsetHeader, ServedHeader, "test-epp-endpoint-selection",
 	// llm-d's sidecar, under its former and its present names (llm-d-router, pkg/common/routing).
 	"x-prefiller-url", "x-encoder-hosts-ports", "x-data-parallel-host-port", "x-kv-cache-source-host-port",
@@ -20,6 +20,7 @@ var steering = []string{
 	"x-dynamo-routing-mode",
 	// SGLang's model gateway and AIBrix.
 	"x-smg-target-worker", "target-pod",
-	// What the request wants of its times.
+	// Who pays for the request, and what it wants of its times.
+	fairnessHeader,
 	ttftHeader, ttftAlias, deadlineHeader, onMissHeader,
 }

@@ -17,6 +17,9 @@ import (
 // policyHeader names the queue class of a selection.
 const policyHeader = "X-Dynamo-Meta-Policy-Class"
 
+// tenantHeader names the tenant that pays for a selection in a queue class that is fair, where one scope serves several.
+const tenantHeader = "X-Tenant-Id"
+
 // workerSelector chooses workers. It must not keep the request after the call.
 type workerSelector interface {
 	Select(ctx context.Context, req *selection.SelectRequest, reserve bool) (selection.Selection, error)
@@ -56,6 +59,10 @@ func (r selectRoutes) answer(c request, b *selectBody, out []byte, reserve bool)
 	b.req.PolicyClass = strings.TrimSpace(c.Request.Header.Get(policyHeader))
 	if ignored := b.session.fill(&b.req); ignored != 0 {
 		r.svc.CountIgnored(ignored)
+	}
+	b.req.FairTenant = selection.FairName(c.Request.Header.Get(tenantHeader))
+	if len(b.req.FairnessID) > selection.MaxFairName {
+		return 0, nil, contract.Errorf(contract.BadRequest, "fairness_id must have at most %d bytes", selection.MaxFairName)
 	}
 	b.req.Dialect = contract.Version(r.d)
 	b.req.Trace = c.span
@@ -224,6 +231,7 @@ func selectFields(d dialect) []bodyscan.Field[selectBody] {
 		optional("expected_output_tokens", func(b *selectBody) **uint32 { return &b.req.ExpectedOutputTokens }, (*bodyscan.Scanner).Uint32),
 		field("priority_jump", func(b *selectBody) *float64 { return &b.req.PriorityJump }, (*bodyscan.Scanner).Float64),
 		field("strict_priority", func(b *selectBody) *uint32 { return &b.req.StrictPriority }, (*bodyscan.Scanner).Uint32),
+		field("fairness_id", func(b *selectBody) *string { return &b.req.FairnessID }, readText),
 		optional("ttft_target_ms", func(b *selectBody) **float64 { return &b.wants.ttft }, (*bodyscan.Scanner).Float64),
 		optional("deadline_ms", func(b *selectBody) **float64 { return &b.wants.deadline }, (*bodyscan.Scanner).Float64),
 		field("on_miss", func(b *selectBody) *bool { return &b.wants.refuse }, readOnMiss),

@@ -250,6 +250,8 @@ class SelectRequest(PromptRequest, total=False):
     expected_output_tokens: int | None
     priority_jump: float
     strict_priority: int
+    # The program that pays for the engine time, where the wait queue is fair.
+    fairness_id: str
     # Within how many milliseconds the first token and the whole answer are wanted.
     ttft_target_ms: float | None
     deadline_ms: float | None

@@ -1,0 +1,89 @@
+package selection
+
+import (
+	"strings"
+	"unicode"
+
+	"github.com/select-service/select-service/internal/selection/fairness"
+	"github.com/select-service/select-service/internal/selection/scopes"
+	"github.com/select-service/select-service/pkg/selector/ttft"
+)
+
+// MaxFairName bounds the name of a program or a tenant that pays for requests, in bytes.
+const MaxFairName = 256
+
+// FairName returns the name in a header: "" for one that is too long or has a control character, which counts as missing.
+func FairName(value string) string {
+	value = strings.TrimSpace(value)
+	if len(value) > MaxFairName || strings.ContainsFunc(value, unicode.IsControl) {
+		return ""
+	}
+	return value
+}
+
+// charge is the engine time of a reservation, for which somebody pays. A nil charge is nobody's.
+type charge struct {
+	*fairness.Charge
+	scopes *scopes.Registry // has the time
+}
+
+func (c *charge) end() {
+	if c != nil {
+		c.End(c.scopes.Seconds())
+	}
+}
+
+// charge charges the choice that is about to be booked. The ledger may choose a second time.
+func (a *attempt) charge(r *idempotencyRecord) {
+	if a.payer.Class == nil {
+		return
+	}
+	r.uncharge()
+	now := a.api.scopes.Seconds()
+	r.charge = &charge{a.payer.Class.Begin(a.payer.Account, a.choice.chosen.Rank, a.choice.predictedPrefill(a.result.EffectivePrefillTokens), now), a.api.scopes}
+}
+
+// uncharge takes the charge of a reservation back that was not booked. r may be nil.
+func (r *idempotencyRecord) uncharge() {
+	if r != nil && r.charge != nil {
+		r.charge.Cancel(r.charge.scopes.Seconds())
+	}
+}
+
+// chargePair charges a pair for its prefill as it is predicted, which stays: what its sides are observed to take is not told
+// apart.
+func (a *attempt) chargePair() {
+	if a.payer.Class == nil {
+		return
+	}
+	c := &a.choice
+	if a.pair.result.Prefill != nil {
+		c = &a.pair.prefill.choice
+	}
+	a.payer.Class.Once(a.payer.Account, c.predictedPrefill(a.prompt.size.Tokens), a.api.scopes.Seconds())
+}
+
+// predictedPrefill returns what the chosen rank is predicted to take for the prefill, in seconds: by what was learned or, if
+// no policy predicts, by ttft.Default, which then takes tokens as those to compute.
+func (c *choice) predictedPrefill(tokens uint64) float64 {
+	if c.uncached > 0 {
+		tokens = c.uncached
+	}
+	model, speed := ttft.Default(), 1.0
+	if l := c.scope.rules.Learner(); l != nil {
+		model = l.Model().Parameters
+		speed, _ = l.Rank(c.chosen.Slot, c.chosen.Rank)
+	}
+	return speed * model.Prefill(float64(tokens), float64(c.prompt.size.Tokens))
+}
+
+// prefillEnded replaces the predicted prefill of a reservation by the observed one, if somebody pays for it.
+func (a *API) prefillEnded(id string) {
+	if !a.scopes.Fair() {
+		return
+	}
+	live, _ := a.ledger.Find(id)
+	if r, local := live.CallerState.(*idempotencyRecord); local && r != nil && r.charge != nil {
+		r.charge.PrefillEnded(a.scopes.Seconds())
+	}
+}

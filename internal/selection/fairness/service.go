@@ -1,0 +1,347 @@
+package fairness
+
+import (
+	"math"
+	"strings"
+	"sync"
+
+	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// By says between whom the requests of a class are fair.
+type By uint8
+
+// The levels of fairness.
+const (
+	None    By = iota // requests go in the order of their class
+	Tenant            // tenants take turns
+	Program           // tenants take turns, and the programs of each tenant do
+)
+
+// Rules are the fairness of a class. They do not change.
+type Rules struct {
+	By       By
+	HalfLife float64            // seconds after which half of what was served is forgotten, above 0
+	HeadWait float64            // weight of the wait for a turn against what was served, above 0 and below 1
+	Weights  map[string]float64 // share of a tenant relative to others, above 0; 1 for those that are not named
+}
+
+// The defaults of Rules, which are llm-d's.
+const (
+	DefaultHalfLife = 60
+	DefaultHeadWait = 0.2
+)
+
+// MaxAccounts bounds the tenants and programs that are told apart in one class of a scope. Beyond them a program counts as
+// its tenant, and a tenant as the one without a name.
+const MaxAccounts = 1 << 16
+
+const (
+	// forgetAfter is the number of half-lives after which an account without requests is forgotten: then it has less than
+	// a sixty-thousandth of what it was served.
+	forgetAfter = 16
+	// maxSeconds bounds what is observed of one request: a clock may have jumped.
+	maxSeconds = 3600
+	// mostServed bounds what an account was served, so that sums stay finite.
+	mostServed = 1e9
+)
+
+// Account has what a tenant or a program was served.
+type Account struct {
+	name     string
+	tenant   *Account // of a program; nil for a tenant
+	weight   float64
+	programs map[string]*Account
+	served   float64 // seconds, as of at
+	at       float64
+	seen     float64 // when it last had a request
+	running  int     // requests that are charged, and have not ended
+}
+
+// Tenant returns the account of a program's tenant, or a itself.
+func (a *Account) Tenant() *Account {
+	if a.tenant != nil {
+		return a.tenant
+	}
+	return a
+}
+
+// Class has the accounts of a class of requests.
+type Class struct {
+	service  *Service
+	rules    Rules
+	tenants  map[string]*Account
+	accounts int
+	swept    float64 // when idle accounts were last looked for
+}
+
+// Service has what the requests of a scope were served. All methods are safe for concurrent use.
+type Service struct {
+	mu      sync.Mutex
+	engines map[catalog.Rank]*engine
+	decode  float64 // mean of the observed decodes, in seconds: what a new one is predicted to take
+}
+
+// NewService returns the service of a scope, in which nothing was served.
+func NewService() *Service { return &Service{engines: make(map[catalog.Rank]*engine)} }
+
+// NewClass returns the accounts of another class of the scope's requests.
+func (s *Service) NewClass(rules Rules) *Class {
+	return &Class{service: s, rules: rules, tenants: make(map[string]*Account)}
+}
+
+// Rules returns the rules of the class.
+func (c *Class) Rules() Rules { return c.rules }
+
+// Account returns the account that pays for a request: that of the program with Program, else that of the tenant. A
+// program "" is the tenant's own. The names are copied.
+func (c *Class) Account(tenant, program string, now float64) *Account {
+	c.service.mu.Lock()
+	defer c.service.mu.Unlock()
+	switch c.rules.By {
+	case None:
+		tenant, program = "", ""
+	case Tenant:
+		program = ""
+	}
+	if c.accounts >= MaxAccounts {
+		c.forget(now)
+	}
+	t := c.open(c.tenants, tenant, now)
+	if t == nil {
+		if t = c.tenants[""]; t == nil { // it is one more than the bound
+			t = c.add(c.tenants, "", now)
+		}
+	}
+	if c.rules.By != Program {
+		return t
+	}
+	if t.programs == nil {
+		t.programs = make(map[string]*Account)
+	}
+	p := c.open(t.programs, program, now)
+	if p == nil {
+		if p = t.programs[""]; p == nil { // at most one more for each tenant
+			p = c.add(t.programs, "", now)
+		}
+	}
+	p.tenant = t
+	return p
+}
+
+// open returns an account of a map. It is nil if there is no room for another one.
+func (c *Class) open(in map[string]*Account, name string, now float64) *Account {
+	a := in[name]
+	if a == nil {
+		if c.accounts >= MaxAccounts {
+			return nil
+		}
+		a = c.add(in, name, now)
+	}
+	a.seen = now
+	return a
+}
+
+func (c *Class) add(in map[string]*Account, name string, now float64) *Account {
+	a := &Account{name: strings.Clone(name), weight: 1, at: now, seen: now}
+	if w, given := c.rules.Weights[name]; given {
+		a.weight = w
+	}
+	in[a.name] = a
+	c.accounts++
+	return a
+}
+
+// forget drops the accounts that are idle. It looks for them at most once a second.
+func (c *Class) forget(now float64) {
+	if now >= c.swept && now-c.swept < 1 {
+		return
+	}
+	c.swept = now
+	idle := func(a *Account) bool {
+		a.seen = min(a.seen, now) // the clock may have jumped back
+		return a.running == 0 && len(a.programs) == 0 && now-a.seen > forgetAfter*c.rules.HalfLife
+	}
+	for _, t := range c.tenants {
+		for _, p := range t.programs {
+			if idle(p) {
+				delete(t.programs, p.name)
+				c.accounts--
+			}
+		}
+		if idle(t) {
+			delete(c.tenants, t.name)
+			c.accounts--
+		}
+	}
+}
+
+// Accounts returns how many tenants and programs are told apart.
+func (c *Class) Accounts() int {
+	c.service.mu.Lock()
+	defer c.service.mu.Unlock()
+	return c.accounts
+}
+
+// Key orders the accounts that wait for a turn: the least goes first. since is when the account's turn began to be due.
+// The account counts as used at that time, so that it is not forgotten while it waits.
+func (c *Class) Key(a *Account, since, now float64) float64 {
+	c.service.mu.Lock()
+	defer c.service.mu.Unlock()
+	a.seen = max(a.seen, now)
+	h := c.rules.HeadWait
+	weight := 1.0
+	if a.tenant == nil {
+		weight = a.weight
+	}
+	return (1-h)*a.value(now, c.rules.HalfLife)/weight - h*(now-since)
+}
+
+// Served returns how many engine seconds an account was served, those of the past discounted by their age.
+func (c *Class) Served(a *Account, now float64) float64 {
+	c.service.mu.Lock()
+	defer c.service.mu.Unlock()
+	return a.value(now, c.rules.HalfLife)
+}
+
+func (a *Account) value(now, halfLife float64) float64 {
+	return a.served * math.Exp2(min(1, (a.at-now)/halfLife))
+}
+
+// charge adds seconds, which may be negative, to what an account and its tenant were served.
+func (c *Class) charge(a *Account, seconds, now float64) {
+	for ; a != nil; a = a.tenant {
+		a.served = min(max(0, a.value(now, c.rules.HalfLife)+seconds), mostServed)
+		a.at = now
+	}
+}
+
+// engine is what a rank does for requests that are charged.
+type engine struct {
+	prefilling, decoding int
+	completed            float64 // when a prefill last ended
+	share                float64 // integral of 1/decoding over the time without prefills
+	at                   float64 // when share was last brought up to date
+}
+
+// advance brings share up to date. A rank that prefills decodes meanwhile, if at all, on the account of the prefill.
+func (e *engine) advance(now float64) {
+	if e.decoding > 0 && e.prefilling == 0 {
+		e.share += min(max(0, now-e.at), maxSeconds) / float64(e.decoding)
+	}
+	e.at = now
+}
+
+// Charge is one request of which the engine seconds are counted. A nil Charge counts nothing.
+type Charge struct {
+	class           *Class
+	account         *Account
+	rank            catalog.Rank
+	prefill, decode float64 // what was charged so far
+	booked          float64
+	share           float64 // engine.share when the decode began
+	state           chargeState
+}
+
+type chargeState uint8
+
+const (
+	charged chargeState = iota // its prefill runs or waits
+	decoding
+	over
+)
+
+// Begin charges a request that is placed on a rank, where its prefill is predicted to take so many seconds.
+func (c *Class) Begin(a *Account, r catalog.Rank, prefill, now float64) *Charge {
+	s := c.service
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := &Charge{class: c, account: a, rank: r, prefill: bounded(prefill), decode: s.decode, booked: now}
+	e := s.engines[r]
+	if e == nil {
+		e = &engine{at: now}
+		s.engines[r] = e
+	}
+	e.advance(now)
+	e.prefilling++
+	a.running++
+	c.charge(a, x.prefill+x.decode, now)
+	return x
+}
+
+// Once charges a request of which nothing will be observed.
+func (c *Class) Once(a *Account, prefill, now float64) {
+	c.service.mu.Lock()
+	defer c.service.mu.Unlock()
+	c.charge(a, bounded(prefill)+c.service.decode, now)
+}
+
+// PrefillEnded replaces the predicted prefill by the observed one. Only the first call counts.
+func (c *Charge) PrefillEnded(now float64) {
+	if c == nil {
+		return
+	}
+	s := c.class.service
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.state != charged {
+		return
+	}
+	e := s.engines[c.rank]
+	e.advance(now)
+	e.prefilling--
+	e.decoding++
+	took := bounded(now - max(c.booked, e.completed))
+	e.completed = now
+	c.class.charge(c.account, took-c.prefill, now)
+	c.prefill, c.share, c.state = took, e.share, decoding
+}
+
+// decodeRate is the weight of one decode in their mean.
+const decodeRate = 0.1
+
+// End replaces the predicted decode by the observed one. Of a request whose prefill did not end, as far as is known, the
+// predictions stay. Only the first call counts.
+func (c *Charge) End(now float64) { c.end(now, false) }
+
+// Cancel takes the charge back, because the request was not placed after all.
+func (c *Charge) Cancel(now float64) { c.end(now, true) }
+
+func (c *Charge) end(now float64, cancel bool) {
+	if c == nil {
+		return
+	}
+	s := c.class.service
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.state == over {
+		return
+	}
+	e := s.engines[c.rank]
+	e.advance(now)
+	switch {
+	case c.state == decoding:
+		e.decoding--
+		took := bounded(e.share - c.share)
+		c.class.charge(c.account, took-c.decode, now)
+		s.decode += decodeRate * (took - s.decode)
+	case cancel:
+		c.class.charge(c.account, -c.prefill-c.decode, now)
+		fallthrough
+	default:
+		e.prefilling--
+	}
+	c.state = over
+	c.account.running--
+	if e.prefilling+e.decoding == 0 {
+		delete(s.engines, c.rank)
+	}
+}
+
+// bounded returns seconds that can be charged.
+func bounded(seconds float64) float64 {
+	if !(seconds > 0) { // NaN, too
+		return 0
+	}
+	return min(seconds, maxSeconds)
+}
