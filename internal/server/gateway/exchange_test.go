@@ -280,7 +280,7 @@ func TestRemovedHeaders(t *testing.T) {
 		// SMG's policies manual and consistent_hashing: a worker by its URL or index.
 		"x-smg-target-worker",
 		// What the gateway obeys itself: llm-d's headers with their former names, and ours.
-		"x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id", "x-llm-d-slo-ttft-ms", "x-slo-ttft-ms", "x-select-deadline-ms", "x-select-on-miss",
+		"x-gateway-inference-fairness-id", "x-llm-d-slo-ttft-ms", "x-slo-ttft-ms", "x-select-deadline-ms", "x-select-on-miss",
 	} {
 		if !slices.Contains(p.removed, name) {
 			t.Errorf("%s is not removed", name)
@@ -288,7 +288,7 @@ func TestRemovedHeaders(t *testing.T) {
 	}
 	for _, name := range []string{
 		"x-request-id", "x-tenant-id", "authorization", "x-session-id", "x-dynamo-session-id", "x-dynamo-parent-session-id", "x-smg-routing-key",
-		"x-dynamo-request-priority", "x-llm-d-slo-tpot-ms", "x-llm-d-inference-objective",
+		"x-dynamo-request-priority", "x-llm-d-slo-tpot-ms", "x-llm-d-inference-objective", "x-llm-d-inference-fairness-id",
 	} {
 		if slices.Contains(p.removed, name) {
 			t.Errorf("%s, which steers nothing, is removed", name)

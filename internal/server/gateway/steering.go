@@ -5,7 +5,7 @@ package gateway
 // A sidecar sends prompts to whatever host they name, and a frontend takes the choice as it is. The
 // gateway removes them from every request, and those that it obeys itself. Headers of placed are not in the list: those that a placement
 // does not set are removed too. Headers that say who asks, in which session and how urgently are left:
-// x-dynamo-session-id, x-request-id, x-smg-routing-key, x-llm-d-slo-tpot-ms.
+// x-dynamo-session-id, x-request-id, x-smg-routing-key, x-llm-d-inference-fairness-id, x-llm-d-slo-tpot-ms.
 var steering = []string{
 	// The endpoint picker protocol and what its pickers for conformance tests obey.
 	fairnessAlias, "x-gateway-inference-objective", "x-gateway-model-name-rewrite",
@@ -20,7 +20,6 @@ var steering = []string{
 	"x-dynamo-routing-mode",
 	// SGLang's model gateway and AIBrix.
 	"x-smg-target-worker", "target-pod",
-	// Who pays for the request, and what it wants of its times.
-	fairnessHeader,
+	// What the request wants of its times.
 	ttftHeader, ttftAlias, deadlineHeader, onMissHeader,
 }
