@@ -116,6 +116,7 @@ type prefillSide struct {
 	asked   SelectRequest
 	request request
 	scope   scope
+	session session // none: the request's is that of the decode side
 	choice  choice
 }
 
@@ -159,7 +160,7 @@ func (p *prefillSide) begin(a *attempt, c *Constraints) (found bool) {
 	p.scope.request, p.choice.request = &p.request, &p.request
 	p.scope.reset()
 	p.choice.reset()
-	p.choice.scope, p.choice.prompt = &p.scope, &a.prompt
+	p.choice.scope, p.choice.prompt, p.choice.session = &p.scope, &a.prompt, &p.session
 	p.scope.state, p.scope.rules, p.scope.snapshot = a.scope.state, a.scope.rules, a.scope.snapshot
 	return p.scope.listEligible() == nil
 }

@@ -24,7 +24,7 @@ func TestSessionList(t *testing.T) {
 			return sel
 		}
 		free := func(id string) {
-			if err := w.UseCases.Free(id); err != nil {
+			if err := w.Free(id); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Second)
@@ -38,7 +38,7 @@ func TestSessionList(t *testing.T) {
 		ask("5", of("hard"))
 		free("5")
 
-		list := w.UseCases.ListSessions(&selection.SessionQuery{Limit: 10})
+		list := w.ListSessions(&selection.SessionQuery{Limit: 10})
 		if list.Total != len(list.Sessions) || list.Total != 6 || list.Next != nil {
 			t.Fatalf("%d of %d sessions: %+v", len(list.Sessions), list.Total, list)
 		}
@@ -69,18 +69,18 @@ func TestSessionList(t *testing.T) {
 			}
 		}
 
-		first := w.UseCases.ListSessions(&selection.SessionQuery{Limit: 4})
-		rest := w.UseCases.ListSessions(&selection.SessionQuery{Limit: 4, After: *first.Next})
+		first := w.ListSessions(&selection.SessionQuery{Limit: 4})
+		rest := w.ListSessions(&selection.SessionQuery{Limit: 4, After: *first.Next})
 		if len(first.Sessions) != 4 || len(rest.Sessions) != 2 || rest.Next != nil || rest.Sessions[1] != list.Sessions[5] {
 			t.Errorf("pages of %d and %d", len(first.Sessions), len(rest.Sessions))
 		}
 		worker := sel.Rank.Worker
-		for _, s := range w.UseCases.ListSessions(&selection.SessionQuery{Limit: 10, Worker: &worker}).Sessions {
+		for _, s := range w.ListSessions(&selection.SessionQuery{Limit: 10, Worker: &worker}).Sessions {
 			if s.Home.Worker != worker {
 				t.Errorf("%+v is not on worker %d", s, worker)
 			}
 		}
-		if other := w.UseCases.ListSessions(&selection.SessionQuery{Limit: 10, Of: catalog.ScopeFilter{Tenant: new("another")}}); other.Total != 0 {
+		if other := w.ListSessions(&selection.SessionQuery{Limit: 10, Of: catalog.ScopeFilter{Tenant: new("another")}}); other.Total != 0 {
 			t.Errorf("of another tenant: %+v", other)
 		}
 	})

@@ -31,8 +31,6 @@ func TestLimits(t *testing.T) {
 		{"/v1.6/select_and_reserve", `{` + prompt + `"reservation_id":%s}`, contract.LimitText},
 		{"/v1.6/select", `{` + prompt + `"session_id":%s}`, contract.LimitText},
 		{"/v1.6/select", `{` + prompt + `"session_context":{"session_id":%s}}`, contract.LimitText},
-		{"/v1.6/select", `{` + prompt + `"session_context":{"session_id":"s","parent_session_id":%s}}`, contract.LimitText},
-		{"/v1.6/select", `{` + prompt + `"session_context":{"session_id":"s","agent_headers":{"x-session-id":[%s]}}}`, contract.LimitText},
 		{"/select", `{` + prompt + `"model_name":%s}`, contract.LimitText},
 		{"/select", `{` + prompt + `"tenant_id":%s}`, contract.LimitText},
 		{"/select", `{` + prompt + `"lora_name":%s}`, contract.LimitText},
