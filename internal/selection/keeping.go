@@ -2,6 +2,7 @@ package selection
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/select-service/select-service/internal/selection/affinity"
@@ -29,7 +30,7 @@ type kept struct {
 	// more is how much more the home costs than the chosen rank, and move what the move costs, in the
 	// policy's unit, if that is why.
 	more, move float64
-	missed     bool // the home is not predicted to hold the request's target
+	why        string // the reason of a move, if it is none of costs
 }
 
 // clone returns a copy that shares no memory with the request.
@@ -46,8 +47,8 @@ func (k *kept) because(unit string) string {
 	switch {
 	case k.turn != counts.TurnBusy:
 		return k.turn.String()
-	case k.missed:
-		return fmt.Sprintf("%s: home is not predicted to hold the target", k.turn)
+	case k.why != "":
+		return fmt.Sprintf("%s: %s", k.turn, k.why)
 	}
 	return fmt.Sprintf("%s: home costs %.3g %s more, a move %.3g", k.turn, k.more, unit, k.move)
 }
@@ -110,12 +111,13 @@ func (c *choice) keepHome(ranks []catalog.Entry, i int) int {
 	if !k.canStay() || ranks[i].Rank == k.home {
 		return i
 	}
-	home := 0
-	for ranks[home].Rank != k.home {
-		home++
-	}
-	if c.missesAt(home) {
-		k.turn, k.missed = counts.TurnBusy, true
+	home := slices.IndexFunc(ranks, func(e catalog.Entry) bool { return e.Rank == k.home })
+	switch {
+	case home < 0: // pick has left out the parent's rank
+		k.turn, k.why = counts.TurnBusy, "the session that has started this one has requests there"
+		return i
+	case c.missesAt(home):
+		k.turn, k.why = counts.TurnBusy, "home is not predicted to hold the target"
 		return i
 	}
 	more, move := c.costs[home]-c.costs[i], 1.0 // by load alone: of one request

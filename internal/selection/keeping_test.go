@@ -103,6 +103,34 @@ func TestFanOutSpreads(t *testing.T) {
 	}
 }
 
+// TestParentJoinsGroup: where the parent has come to the home of its group and is busy there, a new child goes elsewhere.
+func TestParentJoinsGroup(t *testing.T) {
+	w := family(t)
+	if _, err := reserve(w, "p", servicetest.Prompt(1, 6000), soft("p", "")); err != nil {
+		t.Fatal(err)
+	}
+	first := fanOut(w, "p", 0, 1)
+	for id := range first {
+		_, err := reserve(w, "p again", servicetest.Prompt(1, 7000), soft("p", ""), func(r *selection.SelectRequest) {
+			r.AllowedWorkers, r.HasAllowedWorkers, r.FilterBeforeSession = []uint64{id}, true, true
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for other := range uint64(8) {
+			if other != id {
+				w.Burden(fmt.Sprint("work ", other), other, 0, 100, 1_000_000)
+			}
+		}
+		r := servicetest.Ask(child(1, 1))
+		soft("p 1", "p")(r)
+		x, err := w.Explain(t.Context(), r)
+		if want := "busy: the session that has started this one has requests there"; err != nil || x.MovedBecause != want || x.Chosen.Worker == id {
+			t.Errorf("%v, moved to %v from %d because %q", err, x.Chosen, id, x.MovedBecause)
+		}
+	}
+}
+
 // TestGroupName: the name is Dynamo's (subagent_group_affinity_id). The hash of "abc" is that of BLAKE3's own tests.
 func TestGroupName(t *testing.T) {
 	if got, want := selection.GroupName("abc"), "\x01sg:6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"; got != want {
