@@ -198,6 +198,7 @@ func TestStates(t *testing.T) {
 		w.Burden("r", 3, 0, 9, 30)
 		w.Net.At(servicetest.Endpoint(1, 0)).Connect()
 		w.Settle()
+		synctest.Wait() // until the messages that the streams begin with are applied
 		v := ranks.New(w.Parts(), text, time.Now)
 		f := &follower{}
 		f.follow(v)
