@@ -21,9 +21,8 @@ type mutant struct {
 // optional are members that may be left out, by the end of their path.
 var optional = []string{
 	".kv_events_endpoints", ".replay_endpoints", ".load_endpoint", ".load_endpoints", ".load_metrics", "load_metrics.url", "load_metrics.interval_seconds", ".rank_endpoints", ".describe", ".described", "described.engine", "described.version", "described.total_kv_blocks", "described.max_num_batched_tokens", ".role", ".rank_header", ".prefill_rank_header", ".kv_events", ".kv_events_block_size", ".model_aliases", ".local_dp_rank", ".adapters", ".not_schedulable_reasons", ".source", ".drain", ".deadline", ".recovery", ".peer", // workers, readiness
-	".lease_seconds", ".retry_after", ".decode_busy", ".worker_load", "worker_load.total_kv_blocks", ".prefill_busy", // selections
+	".lease_seconds", ".retry_after", ".decode_busy", ".worker_load", "worker_load.total_kv_blocks", ".prefill_busy", "/select_pair.reason", // selections
 	".foreign", ".reported", "reported.running", "reported.waiting", "reported.kv_tokens_used", "reported.kv_tokens_total", "reported.waiting_uncached_tokens", "reported.max_running", // loads
-	"/select_pair.reason", // of a pair that another replica has chosen
 	".explanation", ".refusal", ".policy_type", "decisions[].selection_id", "decisions[].reservation_id", "decisions[].trace_id", // explanations
 	"services[].replay_endpoint", ".field", // publishers, errors
 	"rows[].requests", "rows[].waiting", "rows[].active_blocks", "rows[].cached_blocks", "rows[].total_blocks", "rows[].max_batched_tokens", "rows[].prefill_tokens", "rows[].stream", "reported.kv_blocks_used", "scopes[].block_size", "/replicas.stats", // what operators look at
