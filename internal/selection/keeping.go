@@ -90,6 +90,7 @@ func (s *session) settle(r catalog.Rank, tokens uint64) {
 		return
 	}
 	first, running := table.Settle(s.keys.own, r, s.turn(tokens))
+	s.running.End() // the ledger may choose a second time
 	s.running = running
 	if k.group == "" {
 		return

@@ -361,3 +361,28 @@ func TestNoIdentity(t *testing.T) {
 		})
 	}
 }
+
+// TestHomeOfOverdueID: a soft session whose request takes an id from a reservation of another scope that is overdue has one
+// request under way, though the ledger has chosen twice.
+func TestHomeOfOverdueID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := family(t)
+		w.Put(servicetest.Record(9, 1, func(r *catalog.Record) { r.Scope.Tenant = "u" }))
+		time.Sleep(10 * time.Millisecond) // out of step with the timers
+		lease := func(r *selection.SelectRequest) { r.Lease = time.Second }
+		if _, err := reserve(w, "x", child(1, 1), lease, func(r *selection.SelectRequest) { r.Scope.Tenant = "u" }); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(1020 * time.Millisecond) // leases are swept every 50 ms (reservations.ExpireEvery)
+		if _, err := reserve(w, "x", child(1, 1), soft("s", "")); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Free("x"); err != nil {
+			t.Fatal(err)
+		}
+		list := w.ListSessions(&selection.SessionQuery{Limit: 10}).Sessions
+		if len(list) != 1 || list[0].Running != 0 {
+			t.Fatalf("after the only request: %+v", list)
+		}
+	})
+}
