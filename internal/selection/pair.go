@@ -192,6 +192,9 @@ func (a *attempt) bookPair() error {
 		ID: a.retry.id, Hashes: slices.Clone(a.prompt.sequence), ExpectedOutput: req.ExpectedOutputTokens,
 		Lease: req.Lease, Prompt: a.prompt.size.Tokens,
 	}
+	if claim := a.session.claim; claim != nil {
+		claim.Turn = a.session.turn(a.prompt.size.Tokens)
+	}
 	err := a.api.ledger.BookPair(req.Scope, r, func(v *reservations.View) (reservations.PairPlacement, error) {
 		err := a.choosePair(v)
 		a.timeline.end("choose")
@@ -205,11 +208,14 @@ func (a *attempt) bookPair() error {
 			decode.sent = &sent{link: a.link(&p.prefill.choice, &a.choice), tokens: a.prompt.size.Tokens}
 		}
 		p.remember(decode, prefill)
+		a.session.settle(a.choice.chosen.Rank, a.prompt.size.Tokens)
+		decode.running = a.session.running
 		return placed, nil
 	})
 	a.timeline.end("book")
 	if err != nil {
-		p.result = Pair{}
+		a.session.running.End()
+		a.session.running, p.result = nil, Pair{}
 		return bookError(err, req.IfExists)
 	}
 	a.noteBooked(decode)

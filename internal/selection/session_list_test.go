@@ -8,6 +8,7 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestSessionList: sessions are listed with what they have done and when they are expected, whether they are bound or have a home. A
@@ -84,4 +85,37 @@ func TestSessionList(t *testing.T) {
 			t.Errorf("of another tenant: %+v", other)
 		}
 	})
+}
+
+// TestSessionsOfPairs: the turns of a session that are pairs count as others do, and a soft one stays on the rank that decodes.
+func TestSessionsOfPairs(t *testing.T) {
+	for _, mode := range []selection.SessionMode{selection.HardSessions, selection.SoftSessions} {
+		w := disaggregated(t, homes, func(c *node.Config) { c.Selection.SessionTTL = time.Hour })
+		pair := func(id string) (selection.Pair, error) {
+			return w.SelectPair(t.Context(), askPair(id, servicetest.Prompt(1, 8), func(r *selection.PairRequest) {
+				r.Session, r.SessionMode, r.OfAgent = "s", mode, true
+			}))
+		}
+		got, err := pair("1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range []string{"1", "1", "2"} { // a pair whose id is in use is no turn
+			if _, err = pair(id); (err == nil) != (id == "2") {
+				t.Fatalf("mode %d, id %s: %v", mode, id, err)
+			}
+		}
+		for running := uint32(2); ; running-- {
+			list := w.ListSessions(&selection.SessionQuery{Limit: 10}).Sessions
+			if len(list) != 1 || list[0].Running != running || list[0].Tokens < 16 || list[0].Class != "agent" || list[0].Home.Worker < 3 {
+				t.Fatalf("mode %d, %d under way: %+v; first pair on %v", mode, running, list, got.Decode.Rank)
+			}
+			if running == 0 {
+				break
+			}
+			if err := w.Free(map[uint32]string{2: "1", 1: "2"}[running]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }
