@@ -112,17 +112,17 @@ func (c *choice) pickForTarget(ranks []catalog.Entry) (i int, ok bool) {
 		return 0, false
 	}
 	l := c.scope.rules.Policies.Learner
-	left := [2]float64{math.Inf(1), math.Inf(1)} // seconds to the first token and to the whole answer
+	left := math.Inf(1) // seconds
 	if c.TTFTTarget > 0 {
-		left[0] = time.Until(c.firstToken).Seconds()
+		left = time.Until(c.firstToken).Seconds()
 	}
 	if !c.Deadline.IsZero() {
-		left[1] = time.Until(c.Deadline).Seconds()
+		left = min(left, time.Until(c.Deadline).Seconds())
 	}
 	c.holding, c.times = c.holding[:0], c.times[:0]
 	for i, e := range ranks {
 		first, holds := c.expected(i), 0
-		if likely := first * l.Margin(e.Slot, e.Rank); c.candidates[i].Known && likely <= min(left[0], left[1]) {
+		if likely := first * l.Margin(e.Slot, e.Rank); c.candidates[i].Known && likely <= left {
 			holds = 1
 			c.target.Holding++
 		}
