@@ -218,8 +218,13 @@ func (a *API) TTFTErrors() *metrics.Histogram { return a.decisions.errors }
 // PrefillComplete takes a reservation's prefill load off its rank. Of a pair it ends the side that
 // prefills.
 func (a *API) PrefillComplete(id string) error {
-	return a.ofPair(id, a.prefillComplete(id), func(side string, decodes bool) error {
-		err := a.prefillComplete(side)
+	return a.endPrefill(id, a.prefillComplete)
+}
+
+// endPrefill ends the prefill of a reservation by a call, of a pair the side that prefills with it.
+func (a *API) endPrefill(id string, end func(id string) error) error {
+	return a.ofPair(id, end(id), func(side string, decodes bool) error {
+		err := end(side)
 		if err == nil && !decodes {
 			err = a.free(side)
 		}
@@ -244,13 +249,7 @@ func (a *API) prefillComplete(id string) error {
 // instead of observing it, see reservations.Ledger.PrefillInferred. It does not count as the
 // outcome of a decision.
 func (a *API) PrefillInferred(id string) error {
-	return a.ofPair(id, a.prefillInferred(id), func(side string, decodes bool) error {
-		err := a.prefillInferred(side)
-		if err == nil && !decodes {
-			err = a.free(side)
-		}
-		return err
-	})
+	return a.endPrefill(id, a.prefillInferred)
 }
 
 func (a *API) prefillInferred(id string) error {
