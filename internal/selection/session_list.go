@@ -17,10 +17,7 @@ type SessionQuery struct {
 }
 
 // SessionCursor is a place in the list of sessions; the zero value is before the first one.
-type SessionCursor struct {
-	Seen   int64
-	Serial uint64
-}
+type SessionCursor = affinity.Cursor
 
 // SessionList is a page of the sessions, those that were seen last first.
 type SessionList struct {
@@ -77,13 +74,13 @@ func (a *API) ListSessions(q *SessionQuery) SessionList {
 	if a.sessions.Table == nil {
 		return list
 	}
-	rows, total := a.sessions.List(affinity.Cursor(q.After), q.Limit+1, func(s *affinity.Session) bool {
+	rows, total := a.sessions.List(q.After, q.Limit+1, func(s *affinity.Session) bool {
 		return s.Scope.Matches(q.Of.Model, q.Of.Tenant) && (q.Worker == nil || s.Rank.Worker == *q.Worker)
 	})
 	list.Total = total
 	if len(rows) > q.Limit {
 		rows = rows[:q.Limit]
-		list.Next = new(SessionCursor(rows[len(rows)-1].Cursor()))
+		list.Next = new(rows[len(rows)-1].Cursor())
 	}
 	now := time.Now()
 	for i := range rows {
