@@ -30,7 +30,6 @@ type attempt struct {
 	wait    wait
 	payer   admission.Payer // who pays for the engine time
 	result  Selection
-	pair    *pairing // nil: one rank is chosen
 	counts  counting
 
 	timeline timeline
@@ -49,7 +48,7 @@ type request struct {
 	api            *API
 	*SelectRequest           // borrowed until Select returns
 	reserve        bool      // the choice is to be booked
-	isPair         bool      // as one side of a pair, whose id is ReservationID
+	pair           *pairing  // the second rank, if a pair is asked for, whose id is ReservationID; nil: one rank is chosen
 	firstToken     time.Time // when the request wants its first token, if it has a TTFTTarget
 	filter         selector.Filter
 	weights        selector.Weights // set by check
@@ -147,7 +146,7 @@ func (a *attempt) recycle() {
 	a.scope.reset()
 	a.prompt.reset()
 	a.choice.reset()
-	a.retry, a.pair = retry{request: a.retry.request}, nil
+	a.retry = retry{request: a.retry.request}
 	a.choice.prompt = &a.prompt
 	a.session.keys, a.session.kept = sessionKeys{}, kept{}
 	a.wait, a.payer, a.result, a.counts.of = wait{}, admission.Payer{}, Selection{}, nil

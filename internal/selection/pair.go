@@ -83,7 +83,7 @@ func (a *API) SelectPair(ctx context.Context, req *PairRequest) (Pair, error) {
 	p := &pairing{of: req}
 	req.Eligible, req.EligibleKey = decodes, "decodes"
 	t := a.newAttempt(&req.SelectRequest, true)
-	t.isPair, t.pair = true, p
+	t.pair = p
 	_, err := t.run(ctx)
 	result := p.result
 	t.recycle()

@@ -27,7 +27,7 @@ func (r *retry) possible() bool {
 // to compare it. It is an error if the id is another request's.
 func (r *retry) find(p *prompt) (*existingReservation, error) {
 	first, err := r.api.idempotency.findExisting(&idRequest{
-		id: *r.ReservationID, scope: r.Scope, rank: r.Pinned, filter: &r.filter, pair: r.isPair,
+		id: *r.ReservationID, scope: r.Scope, rank: r.Pinned, filter: &r.filter, pair: r.pair != nil,
 		prompt: func(snap *catalog.Snapshot) (promptIdentity, []uint64, error) {
 			err := p.read(&r.Prompt, snap)
 			return p.identity(&r.Prompt), p.sequence, err
@@ -94,7 +94,7 @@ func (r *retry) newRecord(claim *affinity.Claim, lease *approximate.Lease, p *pr
 
 // bookedAs returns the id of the reservation that has the record.
 func (r *retry) bookedAs() string {
-	if r.isPair {
+	if r.pair != nil {
 		return reservations.DecodeID(r.id)
 	}
 	return r.id
