@@ -207,7 +207,7 @@ func (h *history) reserve() {
 		Prompt: servicetest.Ask(servicetest.Prompt(h.rnd.Uint32N(50), 16)).Prompt,
 	}
 	_, err := h.Reserve(req)
-	everyone := &selection.SelectRequest{Scope: req.Scope, Pinned: &req.Rank}
+	everyone := &selection.SelectRequest{Scope: req.Scope, Constraints: selection.Constraints{Pinned: &req.Rank}}
 	if known := len(h.eligible(everyone)) == 1; known != (err == nil) {
 		h.T.Errorf("reserve on %v, known %t: %v", req.Rank, known, err)
 	}

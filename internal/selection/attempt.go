@@ -116,7 +116,7 @@ func (a *API) Explain(ctx context.Context, req *SelectRequest) (*Explanation, er
 func (a *API) newAttempt(req *SelectRequest, reserve bool) *attempt {
 	req.Scope = a.catalog.Named(req.Scope)
 	t := attempts.Get().(*attempt)
-	t.request = request{api: a, SelectRequest: req, reserve: reserve, filter: filterOf(req)}
+	t.request = request{api: a, SelectRequest: req, reserve: reserve, filter: req.Constraints.filter()}
 	t.timeline.span = req.Trace.Child("select")
 	switch {
 	case !req.hasTarget():
@@ -151,18 +151,6 @@ func (a *attempt) recycle() {
 	a.session.keys, a.session.kept = sessionKeys{}, kept{}
 	a.wait, a.payer, a.result, a.counts.of = wait{}, admission.Payer{}, Selection{}, nil
 	attempts.Put(a)
-}
-
-// filterOf returns the filter of a request. The filter keeps and sorts the request's lists.
-func filterOf(req *SelectRequest) selector.Filter {
-	if !req.HasAllowedWorkers {
-		return selector.NewFilter(nil, req.RequiredTaints)
-	}
-	allowed := req.AllowedWorkers
-	if allowed == nil {
-		allowed = []uint64{}
-	}
-	return selector.NewFilter(allowed, req.RequiredTaints)
 }
 
 // serve runs the steps of an attempt, up to the first that fails. An error with scopes.ErrStale

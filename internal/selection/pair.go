@@ -13,16 +13,6 @@ import (
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// Constraints restrict the ranks that may take a side of a pair, as the fields of these names do in a
-// SelectRequest.
-type Constraints struct {
-	Pinned            *catalog.Rank
-	AllowedWorkers    []uint64
-	HasAllowedWorkers bool
-	RequiredTaints    []string
-	PreferredTaints   map[string]float32
-}
-
 // Conditional says which prompts the rank that decodes prefills itself: those of which it has to
 // compute fewer tokens than MaxUncachedTokens, and a smaller share than MaxUncachedShare, as far as
 // they are given. These are the rules of Dynamo's conditional disaggregation (isl_bounding), whose
@@ -145,16 +135,12 @@ func (p *pairing) check() error {
 	return nil
 }
 
-func (c *Constraints) filter() selector.Filter {
-	return filterOf(&SelectRequest{AllowedWorkers: c.AllowedWorkers, HasAllowedWorkers: c.HasAllowedWorkers, RequiredTaints: c.RequiredTaints})
-}
-
 // begin prepares the choice of the rank that prefills, for the workers by which the attempt is judged.
 // found reports whether there is one.
 func (p *prefillSide) begin(a *attempt, c *Constraints) (found bool) {
 	p.asked = SelectRequest{
 		Scope: a.Scope, Explain: a.Explain, ExpectedOutputTokens: a.ExpectedOutputTokens, Override: a.Override, Eligible: prefills,
-		Pinned: c.Pinned, PreferredTaints: c.PreferredTaints,
+		Constraints: *c,
 	}
 	p.request = request{api: a.api, SelectRequest: &p.asked, reserve: true, filter: c.filter(), weights: a.weights}
 	p.scope.request, p.choice.request = &p.request, &p.request

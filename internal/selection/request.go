@@ -115,14 +115,10 @@ type SelectRequest struct {
 	// It must not block. The answer then has PredictedTTFT and StopWatch.
 	Stored func() `json:"-"`
 
-	Pinned *catalog.Rank
+	Constraints
 	// Target restricts the request to its ranks if one of them is eligible; otherwise it has no
 	// effect. It takes precedence over the session, which is neither followed nor bound (1.6.1).
-	Target            *AffinityTarget
-	AllowedWorkers    []uint64
-	HasAllowedWorkers bool // absent: all workers; empty list: none
-	RequiredTaints    []string
-	PreferredTaints   map[string]float32
+	Target *AffinityTarget
 
 	// Lease replaces the 300 s rule for the reservation; 0: no lease.
 	Lease time.Duration
@@ -180,6 +176,27 @@ const (
 	// LooseSessions go where a request without a session would go. Where they went is kept for groups.
 	LooseSessions
 )
+
+// Constraints restrict the ranks that may take a request, or a side of a pair.
+type Constraints struct {
+	Pinned            *catalog.Rank
+	AllowedWorkers    []uint64
+	HasAllowedWorkers bool // absent: all workers; empty list: none
+	RequiredTaints    []string
+	PreferredTaints   map[string]float32
+}
+
+// filter returns their filter, which keeps and sorts their lists.
+func (c *Constraints) filter() selector.Filter {
+	if !c.HasAllowedWorkers {
+		return selector.NewFilter(nil, c.RequiredTaints)
+	}
+	allowed := c.AllowedWorkers
+	if allowed == nil {
+		allowed = []uint64{}
+	}
+	return selector.NewFilter(allowed, c.RequiredTaints)
+}
 
 // AffinityTarget is the rank that a caller prefers, or all ranks of a worker.
 type AffinityTarget struct {

@@ -101,7 +101,7 @@ func TestBusyAnswers(t *testing.T) {
 			t.Helper()
 			pass(100 * time.Millisecond)
 			sel, err := w.Select(context.Background(), &selection.SelectRequest{
-				Scope: servicetest.Scope, Prompt: servicetest.Hashes(servicetest.Prompt(1, 8)), Pinned: new(rank(0)), Advisory: true,
+				Scope: servicetest.Scope, Prompt: servicetest.Hashes(servicetest.Prompt(1, 8)), Constraints: selection.Constraints{Pinned: new(rank(0))}, Advisory: true,
 			}, false)
 			if err != nil {
 				t.Fatal(err)

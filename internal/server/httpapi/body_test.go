@@ -69,9 +69,11 @@ func TestSelectBody(t *testing.T) {
 			TrackPrefill: ptr(true), AssumeKVReuse: ptr(false), OverlapWeight: ptr(0.0),
 		},
 		ExpectedOutputTokens: ptr[uint32](1<<32 - 1), PriorityJump: -5.5, StrictPriority: 3, PolicyClass: "latency",
-		Pinned:         &catalog.Rank{Worker: 1<<64 - 1, DP: 1<<32 - 1},
-		AllowedWorkers: []uint64{1, 1<<64 - 1}, HasAllowedWorkers: true,
-		RequiredTaints: []string{"a", "b"}, PreferredTaints: map[string]float32{"c": 0.5, "d": -1},
+		Constraints: selection.Constraints{
+			Pinned:         &catalog.Rank{Worker: 1<<64 - 1, DP: 1<<32 - 1},
+			AllowedWorkers: []uint64{1, 1<<64 - 1}, HasAllowedWorkers: true,
+			RequiredTaints: []string{"a", "b"}, PreferredTaints: map[string]float32{"c": 0.5, "d": -1},
+		},
 	}
 	header := http.Header{"Content-Type": {"application/json"}, "X-Dynamo-Meta-Policy-Class": {"  latency\t"}}
 	f.call = func() { equal(t, "full body", f.selected, want) } // inside the call: afterwards the slices are reused

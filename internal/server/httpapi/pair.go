@@ -95,12 +95,7 @@ func newPairShape(d dialect) *bodyscan.Object[pairBody] {
 		field("strict_priority", func(b *pairBody) *uint32 { return &b.req.StrictPriority }, (*bodyscan.Scanner).Uint32),
 		field("explain", func(b *pairBody) *bool { return &b.req.Explain }, (*bodyscan.Scanner).Bool),
 		objectOrNull("prefill", func(s *bodyscan.Scanner, b *pairBody) { sideShape.Read(s, &b.req.Prefill) }),
-		objectOrNull("decode", func(s *bodyscan.Scanner, b *pairBody) {
-			var c selection.Constraints
-			sideShape.Read(s, &c)
-			b.req.Pinned, b.req.AllowedWorkers, b.req.HasAllowedWorkers = c.Pinned, c.AllowedWorkers, c.HasAllowedWorkers
-			b.req.RequiredTaints, b.req.PreferredTaints = c.RequiredTaints, c.PreferredTaints
-		}),
+		objectOrNull("decode", func(s *bodyscan.Scanner, b *pairBody) { sideShape.Read(s, &b.req.Constraints) }),
 		objectOrNull("conditional", func(s *bodyscan.Scanner, b *pairBody) {
 			conditionalShape.Read(s, &b.conditional)
 			b.req.Conditional = &b.conditional
@@ -126,19 +121,7 @@ func objectOrNull(name string, read func(*bodyscan.Scanner, *pairBody)) bodyscan
 }
 
 // sideShape is what a pair's request says of one side.
-var sideShape = bodyscan.NewObject(
-	optional("pinned_worker", func(c *selection.Constraints) **catalog.Rank { return &c.Pinned }, readRank),
-	bodyscan.Field[selection.Constraints]{Name: "allowed_worker_ids", Read: func(s *bodyscan.Scanner, c *selection.Constraints) {
-		if !s.Null() {
-			c.AllowedWorkers, c.HasAllowedWorkers = s.AppendUint64s(nil), true
-		}
-	}},
-	bodyscan.Field[selection.Constraints]{Name: "routing_constraints", Read: func(s *bodyscan.Scanner, c *selection.Constraints) {
-		var r selection.SelectRequest
-		constraintsShape.Read(s, &r)
-		c.RequiredTaints, c.PreferredTaints = r.RequiredTaints, r.PreferredTaints
-	}},
-)
+var sideShape = bodyscan.NewObject(constraintFields(func(c *selection.Constraints) *selection.Constraints { return c })...)
 
 var conditionalShape = bodyscan.NewObject(
 	optional("max_uncached_tokens", func(c *selection.Conditional) **uint64 { return &c.MaxUncachedTokens }, (*bodyscan.Scanner).Uint64),

@@ -31,7 +31,9 @@ func TestPairBody(t *testing.T) {
 				Scope: catalog.Scope{Model: "default", Tenant: "default"}, ReservationID: new("p"),
 				Prompt: selection.Prompt{TokenIDs: []uint32{1, 2}, HasTokenIDs: true}, ExpectedOutputTokens: new(uint32(7)), PriorityJump: 1.5, StrictPriority: 2,
 				Explain: true, Lease: 3 * time.Second, IfExists: selection.ReturnFirst, Session: session, Dialect: contract.Version(s.d),
-				Pinned: &catalog.Rank{Worker: 3, DP: 4}, AllowedWorkers: []uint64{3}, HasAllowedWorkers: true, RequiredTaints: []string{"c"},
+				Constraints: selection.Constraints{
+					Pinned: &catalog.Rank{Worker: 3, DP: 4}, AllowedWorkers: []uint64{3}, HasAllowedWorkers: true, RequiredTaints: []string{"c"},
+				},
 			},
 			Prefill: selection.Constraints{
 				Pinned: &catalog.Rank{Worker: 1, DP: 2}, AllowedWorkers: []uint64{1}, HasAllowedWorkers: true,

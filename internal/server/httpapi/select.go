@@ -196,9 +196,8 @@ func resetSelectBody(b *selectBody) {
 	clear(taints)
 	*b = selectBody{
 		req: selection.SelectRequest{
-			Prompt:         b.req.Prompt,
-			AllowedWorkers: b.req.AllowedWorkers[:0],
-			RequiredTaints: taints[:0],
+			Prompt:      b.req.Prompt,
+			Constraints: selection.Constraints{AllowedWorkers: b.req.AllowedWorkers[:0], RequiredTaints: taints[:0]},
 		},
 		routing: b.routing,
 	}
@@ -235,17 +234,9 @@ func selectFields(d dialect) []bodyscan.Field[selectBody] {
 		optional("ttft_target_ms", func(b *selectBody) **float64 { return &b.wants.ttft }, (*bodyscan.Scanner).Float64),
 		optional("deadline_ms", func(b *selectBody) **float64 { return &b.wants.deadline }, (*bodyscan.Scanner).Float64),
 		field("on_miss", func(b *selectBody) *bool { return &b.wants.refuse }, readOnMiss),
-		optional("pinned_worker", func(b *selectBody) **catalog.Rank { return &b.req.Pinned }, readRank),
-		bodyscan.Field[selectBody]{Name: "allowed_worker_ids", Read: func(s *bodyscan.Scanner, b *selectBody) {
-			if !s.Null() {
-				b.req.AllowedWorkers, b.req.HasAllowedWorkers = s.AppendUint64s(b.req.AllowedWorkers), true
-			}
-		}},
 		field("explain", func(b *selectBody) *bool { return &b.req.Explain }, (*bodyscan.Scanner).Bool),
-		bodyscan.Field[selectBody]{Name: "routing_constraints", Read: func(s *bodyscan.Scanner, b *selectBody) {
-			constraintsShape.Read(s, &b.req)
-		}},
 	)
+	fields = append(fields, constraintFields(func(b *selectBody) *selection.Constraints { return &b.req.Constraints })...)
 	if d == dialect13 {
 		return append(fields, optional("selection_id", selectionID, readText))
 	}
@@ -300,16 +291,29 @@ func readTarget(s *bodyscan.Scanner) (t selection.AffinityTarget) {
 	return t
 }
 
-// constraintsShape is routing_constraints.
-var constraintsShape = bodyscan.NewObject(
-	bodyscan.Field[selection.SelectRequest]{Name: "required_taints", Read: func(s *bodyscan.Scanner, r *selection.SelectRequest) {
-		r.RequiredTaints = appendStrings(s, r.RequiredTaints)
+// constraintFields are those of the ranks that may take a request, or a side of a pair.
+func constraintFields[T any](of func(*T) *selection.Constraints) []bodyscan.Field[T] {
+	return []bodyscan.Field[T]{
+		optional("pinned_worker", func(t *T) **catalog.Rank { return &of(t).Pinned }, readRank),
+		{Name: "allowed_worker_ids", Read: func(s *bodyscan.Scanner, t *T) {
+			if c := of(t); !s.Null() {
+				c.AllowedWorkers, c.HasAllowedWorkers = s.AppendUint64s(c.AllowedWorkers), true
+			}
+		}},
+		{Name: "routing_constraints", Read: func(s *bodyscan.Scanner, t *T) { taintsShape.Read(s, of(t)) }},
+	}
+}
+
+// taintsShape is routing_constraints.
+var taintsShape = bodyscan.NewObject(
+	bodyscan.Field[selection.Constraints]{Name: "required_taints", Read: func(s *bodyscan.Scanner, c *selection.Constraints) {
+		c.RequiredTaints = appendStrings(s, c.RequiredTaints)
 	}},
-	bodyscan.Field[selection.SelectRequest]{Name: "preferred_taints", Read: func(s *bodyscan.Scanner, r *selection.SelectRequest) {
-		r.PreferredTaints = make(map[string]float32)
+	bodyscan.Field[selection.Constraints]{Name: "preferred_taints", Read: func(s *bodyscan.Scanner, c *selection.Constraints) {
+		c.PreferredTaints = make(map[string]float32)
 		for name := range s.Map() {
 			taint := string(name)
-			r.PreferredTaints[taint] = s.Float32()
+			c.PreferredTaints[taint] = s.Float32()
 		}
 	}},
 )
