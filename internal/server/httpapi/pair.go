@@ -3,11 +3,9 @@ package httpapi
 import (
 	"context"
 	"net/http"
-	"strings"
 
 	"github.com/select-service/select-service/internal/codec/bodyscan"
 	"github.com/select-service/select-service/internal/selection"
-	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/identity"
 	"github.com/select-service/select-service/pkg/catalog"
 )
@@ -26,22 +24,12 @@ type pairRoutes struct {
 
 func (r pairRoutes) selectPair(c request, b *pairBody, out []byte) (int, []byte, error) {
 	req := &b.req
-	if r.d == dialect16 {
-		req.ReservationID = req.SelectionID // decision E1
-	}
-	if req.IfExists = b.booking.ifExists; req.IfExists == selection.ReturnFirst && req.ReservationID == nil {
-		return 0, nil, r.d.errIfExistsNeedsID()
-	}
-	var err error
-	if req.Lease, err = b.booking.lease(); err != nil {
+	if err := r.d.setBooking(&req.SelectRequest, &b.booking); err != nil {
 		return 0, nil, err
 	}
-	req.PolicyClass = strings.TrimSpace(c.Request.Header.Get(policyHeader))
-	if ignored := b.session.fill(&req.SelectRequest); ignored != 0 {
+	if ignored := r.d.setCaller(c, &req.SelectRequest, &b.session); ignored != 0 {
 		r.svc.CountIgnored(ignored)
 	}
-	req.Dialect = contract.Version(r.d)
-	req.Trace = c.span
 	pair, err := r.svc.SelectPair(c.Request.Context(), req)
 	if err != nil {
 		return 0, nil, err

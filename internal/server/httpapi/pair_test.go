@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"net/http"
 	"testing"
 	"time"
 
@@ -23,14 +24,15 @@ func TestPairBody(t *testing.T) {
 		if s.d == dialect16 {
 			id, session = `"selection_id":"p","session_id":"s"}`, "s"
 		}
-		if w := call(t, s, "POST", s.prefix+"/select_pair", body+id, nil); w.Code != 200 {
+		header := http.Header{"Content-Type": {"application/json"}, "X-Tenant-Id": {"payer"}}
+		if w := call(t, s, "POST", s.prefix+"/select_pair", body+id, header); w.Code != 200 {
 			t.Fatalf("%s: %d %s", s.name, w.Code, w.Body)
 		}
 		want := selection.PairRequest{
 			SelectRequest: selection.SelectRequest{
 				Scope: catalog.Scope{Model: "default", Tenant: "default"}, ReservationID: new("p"),
 				Prompt: selection.Prompt{TokenIDs: []uint32{1, 2}, HasTokenIDs: true}, ExpectedOutputTokens: new(uint32(7)), PriorityJump: 1.5, StrictPriority: 2,
-				Explain: true, Lease: 3 * time.Second, IfExists: selection.ReturnFirst, Session: session, Dialect: contract.Version(s.d),
+				Explain: true, Lease: 3 * time.Second, IfExists: selection.ReturnFirst, Session: session, FairTenant: "payer", Dialect: contract.Version(s.d),
 				Constraints: selection.Constraints{
 					Pinned: &catalog.Rank{Worker: 3, DP: 4}, AllowedWorkers: []uint64{3}, HasAllowedWorkers: true, RequiredTaints: []string{"c"},
 				},

@@ -38,34 +38,43 @@ func (r selectRoutes) selectWorker(c request, b *selectBody, out []byte) (int, [
 }
 
 func (r selectRoutes) selectAndReserve(c request, b *selectBody, out []byte) (int, []byte, error) {
-	if r.d == dialect16 {
-		b.req.ReservationID = b.req.SelectionID // decision E1
-	}
-	b.req.IfExists = b.booking.ifExists
-	if b.req.IfExists == selection.ReturnFirst && b.req.ReservationID == nil {
-		return 0, nil, r.d.errIfExistsNeedsID()
-	}
-	var err error
-	if b.req.Lease, err = b.booking.lease(); err != nil {
+	if err := r.d.setBooking(&b.req, &b.booking); err != nil {
 		return 0, nil, err
 	}
 	return r.answer(c, b, out, true)
+}
+
+// setBooking sets what a body says of the reservation.
+func (d dialect) setBooking(req *selection.SelectRequest, b *bookingOptions) (err error) {
+	if d == dialect16 {
+		req.ReservationID = req.SelectionID // decision E1
+	}
+	if req.IfExists = b.ifExists; req.IfExists == selection.ReturnFirst && req.ReservationID == nil {
+		return d.errIfExistsNeedsID()
+	}
+	req.Lease, err = b.lease()
+	return err
+}
+
+// setCaller sets who asks, and in which session. ignored says why names of sessions are not used.
+func (d dialect) setCaller(c request, req *selection.SelectRequest, s *session) (ignored identity.Faults) {
+	req.PolicyClass = strings.TrimSpace(c.Request.Header.Get(policyHeader))
+	req.FairTenant = selection.FairName(c.Request.Header.Get(tenantHeader))
+	req.Dialect = contract.Version(d)
+	req.Trace = c.span
+	return s.fill(req)
 }
 
 func (r selectRoutes) answer(c request, b *selectBody, out []byte, reserve bool) (int, []byte, error) {
 	if err := b.wants.set(&b.req); err != nil {
 		return 0, nil, err
 	}
-	b.req.PolicyClass = strings.TrimSpace(c.Request.Header.Get(policyHeader))
-	if ignored := b.session.fill(&b.req); ignored != 0 {
+	if ignored := r.d.setCaller(c, &b.req, &b.session); ignored != 0 {
 		r.svc.CountIgnored(ignored)
 	}
-	b.req.FairTenant = selection.FairName(c.Request.Header.Get(tenantHeader))
 	if len(b.req.FairnessID) > selection.MaxFairName {
 		return 0, nil, contract.Errorf(contract.BadRequest, "fairness_id must have at most %d bytes", selection.MaxFairName)
 	}
-	b.req.Dialect = contract.Version(r.d)
-	b.req.Trace = c.span
 	sel, err := r.svc.Select(c.Request.Context(), &b.req, reserve)
 	if err != nil {
 		return 0, nil, err
