@@ -116,7 +116,7 @@ func (a *API) Explain(ctx context.Context, req *SelectRequest) (*Explanation, er
 func (a *API) newAttempt(req *SelectRequest, reserve bool) *attempt {
 	req.Scope = a.catalog.Named(req.Scope)
 	t := attempts.Get().(*attempt)
-	t.request = request{api: a, SelectRequest: req, reserve: reserve, filter: req.Constraints.filter()}
+	t.request = request{api: a, SelectRequest: req, reserve: reserve, filter: req.filter()}
 	t.timeline.span = req.Trace.Child("select")
 	switch {
 	case !req.hasTarget():
