@@ -78,20 +78,6 @@ func (a *API) Own(sc catalog.Scope, tenant, id string, r catalog.Rank) {
 // Disown notes that what an id names has been deleted.
 func (a *API) Disown(sc catalog.Scope, tenant, id string) {
 	if a.owners != nil {
-		forget(a.owners, ownerKey(sc, tenant, id))
+		a.owners.End(ownerKey(sc, tenant, id))
 	}
-}
-
-// forget ends a binding, unless another request is binding the name at this moment.
-func forget(t *affinity.Table, key affinity.Key) {
-	if _, ok := t.Lookup(key); !ok {
-		return
-	}
-	claim, wait := t.Claim(key)
-	if wait != nil {
-		wait.Leave()
-		return
-	}
-	claim.Drop()
-	claim.Release()
 }

@@ -317,11 +317,8 @@ func (a *API) EndSession(sc catalog.Scope, tenant, session string) {
 		return
 	}
 	own := sessionKey(sc, tenant, session)
-	for _, k := range []affinity.Key{own, groupKey(own)} {
-		a.sessions.Finish(k)
-		a.sessions.Forget(k)
-		forget(a.sessions.Table, k)
-	}
+	a.sessions.End(own)
+	a.sessions.End(groupKey(own))
 }
 
 // SessionRank returns the rank that a tenant's session is bound to, or its home. It does not extend the binding.

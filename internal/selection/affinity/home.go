@@ -94,16 +94,6 @@ func (t *Table) useLocked(s *session) {
 	}
 }
 
-// Forget ends the home of a session, and does nothing to one that is bound.
-func (t *Table) Forget(k Key) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if s := t.currentLocked(k); s != nil && s.home != nil {
-		t.publishLocked(s, Publisher.SessionUnbound)
-		t.removeLocked(s)
-	}
-}
-
 // homesOf returns the list of homes that a key's is in.
 func (t *Table) homesOf(k Key) *list.List {
 	if k.IsGroup() {

@@ -81,10 +81,8 @@ func TestHomesAgainstNaive(t *testing.T) {
 				h, has := n.homes[k]
 				switch what := rnd.IntN(8); what {
 				case 0:
-					table.Forget(k)
-					if !h.bound {
-						delete(n.homes, k)
-					}
+					table.End(k)
+					delete(n.homes, k)
 				case 1:
 					table.Touch(k)
 					if has && !h.bound {

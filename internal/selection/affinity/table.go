@@ -182,6 +182,25 @@ func (w *Wait) Leave() {
 	w.claim.releaseLocked()
 }
 
+// End ends a binding or a home: the session has said that it sends no further request. A binding that another request
+// is making at this moment stays.
+func (t *Table) End(k Key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.currentLocked(k)
+	if s == nil {
+		return
+	}
+	if s.turns.awaited {
+		s.turns.awaited = false
+		t.pauses.Final(s.key.Scope, s.turns.class, s.turns.seen)
+	}
+	if s.decider == nil {
+		t.publishLocked(s, Publisher.SessionUnbound)
+		t.removeLocked(s)
+	}
+}
+
 // Sweep drops the sessions that have been idle for too long.
 func (t *Table) Sweep() {
 	t.mu.Lock()

@@ -49,16 +49,6 @@ func (r *Running) End() {
 // Learn has l learn the pauses of sessions, but not those of groups. It must be called before any other use.
 func (t *Table) Learn(l *pauses.Learner) { t.pauses = l }
 
-// Finish notes that a session has said that it sends no further request.
-func (t *Table) Finish(k Key) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if s := t.currentLocked(k); s != nil && s.turns.awaited {
-		s.turns.awaited = false
-		t.pauses.Final(s.key.Scope, s.turns.class, s.turns.seen)
-	}
-}
-
 // beginLocked notes that a request of a session has been placed.
 func (t *Table) beginLocked(s *session, turn Turn) {
 	now := t.now()

@@ -80,8 +80,7 @@ func TestFinishedSessions(t *testing.T) {
 			k := key(fmt.Sprint(i))
 			_, running := table.Settle(k, rank(1), affinity.Turn{Class: pauses.SubAgent})
 			running.End()
-			table.Finish(k)
-			table.Forget(k)
+			table.End(k)
 			k = key(fmt.Sprint("elsewhere ", i))
 			c, _ := table.Claim(k)
 			c.Turn = affinity.Turn{Class: pauses.Agent}
@@ -119,7 +118,7 @@ func TestMovedBinding(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		table.Settle(key("t"), rank(1), affinity.Turn{Parent: "root"})
-		table.Forget(key("t"))
+		table.End(key("t"))
 		if n := table.Bytes(); n != before {
 			t.Errorf("%d bytes are counted, %d before", n, before)
 		}
