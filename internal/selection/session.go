@@ -119,8 +119,8 @@ func sessionKey(sc catalog.Scope, tenant, session string) affinity.Key {
 // session before anything else is checked, because it is bound to a rank that is not schedulable.
 func (s *session) check() (stale bool, err error) {
 	name := s.named()
-	if len(name) > affinity.MaxSession {
-		return false, contract.Errorf(contract.BadRequest, "session affinity ID must not exceed %d bytes", affinity.MaxSession)
+	if len(name) > identity.MaxName {
+		return false, contract.Errorf(contract.BadRequest, "session affinity ID must not exceed %d bytes", identity.MaxName)
 	}
 	if identity.IsReserved(name) || name != "" && identity.IsReserved(s.Parent) {
 		return false, contract.Errorf(contract.BadRequest, "session affinity ID must not begin with a control character")
@@ -304,7 +304,7 @@ func errSessionBound(session string, bound, chosen catalog.Rank) *contract.Error
 
 // usable reports whether sessions are on and a client may give a session this name.
 func (s *sessions) usable(session string) bool {
-	return s.Table != nil && session != "" && len(session) <= affinity.MaxSession && !identity.IsReserved(session)
+	return s.Table != nil && session != "" && len(session) <= identity.MaxName && !identity.IsReserved(session)
 }
 
 // CountIgnored counts names of sessions that a request has and that are not used.

@@ -61,8 +61,8 @@ const (
 // Apply merges a binding from peer, by the rules of dynamo-kv-router 1.6.1. It is inserted if
 // there is none, extends an equal one, and replaces one to another rank if its version is
 // greater. It is ignored while the first request of the session is being decided here. A binding
-// replaces a home, and is never replaced by one. The name
-// must be at most MaxSession bytes long, and Sequence below its largest value.
+// replaces a home, and is never replaced by one. Sequence must be below its largest value, and whoever
+// receives the binding bounds its name.
 func (t *Table) Apply(peer string, b Binding) Result {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -10,11 +10,8 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
-// Limits of dynamo-kv-router 1.6.1.
-const (
-	MaxSession  = 256     // bytes of a session's name
-	MaxSessions = 1 << 16 // in a table
-)
+// MaxSessions is how many sessions are in a table (dynamo-kv-router 1.6.1).
+const MaxSessions = 1 << 16
 
 // Limits of the requests that wait for the first one of their session. Each has a goroutine and
 // its prompt, and does not count in the admission queue's limits.
