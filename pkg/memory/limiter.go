@@ -27,9 +27,9 @@ type Client interface {
 }
 
 // Limiter shares an account among requests. A request gives its memory back while it waits for its client (Token.Lend):
-// if others need it then, clients that have stalled are cut off, the longest stalled first. Requests that wait for
-// memory get it in the reverse of their order: who sends at network speed is served at once, however many stalled
-// clients come again.
+// if others need it then, clients that have stalled are cut off, the longest stalled first. Of the requests that wait for
+// memory the newest and the one that has waited for longest get it in turns: the first is served at once, however many
+// stalled clients wait already, the second however many come after it and do not wait as long.
 //
 // It is safe for concurrent use. A nil Limiter has no bounds.
 type Limiter struct {
@@ -42,6 +42,7 @@ type Limiter struct {
 	queue    list.List     // of *waiter, the newest first
 	wanted   int64         // bytes that all waiters in queue want
 	leaving  int64         // bytes of clients that are cut off and not released yet
+	longest  bool          // the longest waiter has the next turn, not the newest
 	looking  bool          // a call of look is scheduled
 }
 
@@ -178,7 +179,7 @@ func (l *Limiter) look() {
 
 // lookLocked gives free memory to waiting requests, and cuts off stalled clients for what is missing.
 func (l *Limiter) lookLocked() {
-	for l.grantLocked(l.queue.Front()) || l.grantLocked(l.queue.Back()) {
+	for l.grantNextLocked() {
 	}
 	if l.queue.Len() == 0 {
 		return
@@ -215,6 +216,19 @@ func (l *Limiter) comesSoonLocked(n int64) bool {
 		}
 	}
 	return n <= 0
+}
+
+// grantNextLocked gives the newest and the longest waiter their turns, and reports whether one of them got something.
+func (l *Limiter) grantNextLocked() bool {
+	first, second := l.queue.Front(), l.queue.Back()
+	if l.longest {
+		first, second = second, first
+	}
+	if l.grantLocked(first) {
+		l.longest = !l.longest
+		return true
+	}
+	return l.grantLocked(second)
 }
 
 // grantLocked gives a waiter what it wants, and reports whether that was free.

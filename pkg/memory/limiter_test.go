@@ -197,6 +197,51 @@ func TestNewestBesideThousands(t *testing.T) {
 	})
 }
 
+// TestLongestBesideMany: a request that waits for others is served although clients that stall, and come again as
+// soon as they are refused or cut off, always come after it, and keep what they get for nearly as long as it waits.
+func TestLongestBesideMany(t *testing.T) {
+	const stalls = 2 * time.Second
+	synctest.Test(t, func(t *testing.T) {
+		l := memory.NewAccount("a", 10).Limiter()
+		stop := make(chan struct{})
+		var all sync.WaitGroup
+		for i := range uint64(70) {
+			random := rand.New(rand.NewPCG(i, 1))
+			all.Go(func() {
+				for again := true; again; {
+					var token memory.Token
+					if l.Take(t.Context(), &token, 1, 0) == nil {
+						c := newClient()
+						token.Lend(c, stalls)
+						select {
+						case <-c.cut:
+						case <-stop:
+						}
+						token.Release()
+					}
+					select {
+					case <-time.After(time.Duration(random.IntN(40_000)) * time.Microsecond):
+					case <-stop:
+						again = false
+					}
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		for i := range 10 {
+			var token memory.Token
+			if err := l.Take(t.Context(), &token, 1, stalls+time.Second); err != nil {
+				t.Errorf("request %d: %v", i, err)
+			}
+			token.Release()
+			time.Sleep(tick)
+		}
+		close(stop)
+		all.Wait()
+		time.Sleep(time.Second)
+	})
+}
+
 // TestOldestBesideNewest: a newest request that does not fit does not keep the oldest waiting.
 func TestOldestBesideNewest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -94,8 +94,9 @@ const (
 	// small body, and largePatience for those of a larger one or for a whole answer.
 	sendPatience  = 50 * time.Millisecond
 	largePatience = 250 * time.Millisecond
-	// memoryPatience is how long a request waits for memory that other requests have.
-	memoryPatience = 2 * time.Second
+	// memoryPatience is how long a request waits for memory that other requests have. Clients of the gateway, which
+	// shares the accounts, may keep theirs for 2 seconds after they have stalled.
+	memoryPatience = 3 * time.Second
 	// maxBuilding is how many lists are made at a time whose memory is not reserved yet. It is small because a
 	// list of all workers may have tens of MiB, and making one only takes processor time.
 	maxBuilding = 2
