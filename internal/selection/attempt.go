@@ -401,22 +401,21 @@ func (a *attempt) bookChoice() error {
 		}
 		answer.SequenceHashes, answer.ISLTokens, answer.TrackPrefill = r.Hashes, p.size.Tokens, r.TrackPrefill
 		record.setAnswer(answer)
-		if a.session.settle(chosen.Rank, p.size.Tokens); record != nil {
-			record.running = a.session.running
-		}
 		a.charge(record)
-		return reservations.Placement{Slot: chosen.Slot, Rank: chosen.Rank, PrefillTokens: answer.EffectivePrefillTokens, Uncached: a.choice.uncached, Predicted: a.choice.predicted}, nil
+		return reservations.Placement{
+			Slot: chosen.Slot, Rank: chosen.Rank, PrefillTokens: answer.EffectivePrefillTokens, Uncached: a.choice.uncached, Predicted: a.choice.predicted,
+			Booked: a.session.settler(chosen.Rank, p.size.Tokens, record),
+		}, nil
 	})
 	a.timeline.end("book")
 	if err != nil {
 		record.uncharge()
 	}
-	if err != nil || record == nil { // no reservation says when the request ends
-		a.session.running.End()
-		a.session.running = nil
-	}
 	if _, full := errors.AsType[*reservations.LimitError](err); full && req.ByLoad {
 		a.result.Registration = 0
+		if settle := a.session.settler(chosen.Rank, p.size.Tokens, nil); settle != nil {
+			settle()
+		}
 		return nil
 	}
 	if err != nil {

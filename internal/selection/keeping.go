@@ -83,15 +83,24 @@ func (s *session) findHome(ranks []catalog.Entry) []catalog.Entry {
 	return ranks
 }
 
-// settle notes where a reservation of the request goes, under the ledger's lock: the next one may ask at once.
-func (s *session) settle(r catalog.Rank, tokens uint64) {
-	table, k := s.api.sessions.Table, &s.kept
-	if k.session == "" || s.SessionMode == HardSessions {
-		return
+// settler returns what notes where a reservation of the request goes, nil if there is nothing to note. record is that of
+// the reservation, which ends the turn; nil: nobody says when it ends.
+func (s *session) settler(r catalog.Rank, tokens uint64, record *idempotencyRecord) (settle func()) {
+	if s.kept.session == "" || s.SessionMode == HardSessions {
+		return nil
 	}
+	return func() { s.settle(r, tokens, record) }
+}
+
+// settle notes where the reservation has gone, under the ledger's lock: the next one may ask at once.
+func (s *session) settle(r catalog.Rank, tokens uint64, record *idempotencyRecord) {
+	table, k := s.api.sessions.Table, &s.kept
 	first, running := table.Settle(s.keys.own, r, s.turn(tokens))
-	s.running.End() // the ledger may choose a second time
-	s.running = running
+	if record != nil {
+		record.running = running
+	} else {
+		running.End()
+	}
 	if k.group == "" {
 		return
 	}

@@ -11,9 +11,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
@@ -388,4 +390,62 @@ func TestHomeOfOverdueID(t *testing.T) {
 			t.Fatalf("after the only request: %+v", list)
 		}
 	})
+}
+
+// TestRefusedLeavesSessions: a request that is refused after a rank has been chosen for it leaves sessions and groups as they were: no
+// home moves or comes, no turn counts, no parent has a further child, and replicas hear nothing.
+func TestRefusedLeavesSessions(t *testing.T) {
+	pair := func(w *servicetest.World, id string, change ...func(*selection.SelectRequest)) error {
+		_, err := w.SelectPair(t.Context(), askPair(id, child(1, 7), func(r *selection.PairRequest) {
+			for _, f := range change {
+				f(&r.SelectRequest)
+			}
+		}))
+		return err
+	}
+	one := func(w *servicetest.World, id string, change ...func(*selection.SelectRequest)) error {
+		return attempt(w, id, child(1, 7), change...)
+	}
+	for name, tt := range map[string]struct {
+		book   func(*servicetest.World, string, ...func(*selection.SelectRequest)) error
+		id     string
+		most   int // reservations
+		change func(*selection.SelectRequest)
+		want   contract.Kind
+	}{
+		"the id is in use":        {one, "a", 0, nil, contract.Conflict},
+		"the id is another one's": {one, "a", 0, func(r *selection.SelectRequest) { r.IfExists = selection.ReturnFirst }, contract.Conflict},
+		"the id of a pair":        {pair, "a", 0, nil, contract.Conflict},
+		"the ledger is full":      {one, "new", 3, nil, contract.Exhausted},
+		"full, a pair":            {pair, "new", 3, nil, contract.Exhausted},
+		"no worker may take it":   {one, "new", 0, onWorkers(99), contract.Unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := family(t, func(c *node.Config) { c.Reservations.Reservations = tt.most })
+			if err := attempt(w, "a", child(1, 1), soft("p 1", "p")); err != nil {
+				t.Fatal(err)
+			}
+			all := func() []selection.ListedSession {
+				return w.ListSessions(&selection.SessionQuery{Limit: 10}).Sessions
+			}
+			w.Burden("work", all()[0].Home.Worker, 0, 100, 1_000_000) // the home is no place to stay
+			if tt.most > 0 {
+				w.Book("third", servicetest.Prompt(9, 8))
+			}
+			before := all()
+			for _, session := range []string{"p 1", "p 2"} {
+				change := []func(*selection.SelectRequest){soft(session, "p")}
+				if tt.change != nil {
+					change = append(change, tt.change)
+				}
+				if err := tt.book(w, tt.id, change...); contract.KindOf(err) != tt.want {
+					t.Errorf("%s: %v, want %v", session, err, tt.want)
+				}
+			}
+			opt := cmpopts.IgnoreFields(selection.ListedSession{}, "Chance", "Expected")
+			if diff := cmp.Diff(before, all(), opt); diff != "" {
+				t.Errorf("(-before +after):\n%s", diff)
+			}
+		})
+	}
 }

@@ -194,14 +194,12 @@ func (a *attempt) bookPair() error {
 			decode.sent = &sent{link: a.link(&p.prefill.choice, &a.choice), tokens: a.prompt.size.Tokens}
 		}
 		p.remember(decode, prefill)
-		a.session.settle(a.choice.chosen.Rank, a.prompt.size.Tokens)
-		decode.running = a.session.running
+		placed.Decode.Booked = a.session.settler(a.choice.chosen.Rank, a.prompt.size.Tokens, decode)
 		return placed, nil
 	})
 	a.timeline.end("book")
 	if err != nil {
-		a.session.running.End()
-		a.session.running, p.result = nil, Pair{}
+		p.result = Pair{}
 		return bookError(err, req.IfExists)
 	}
 	a.noteBooked(decode)

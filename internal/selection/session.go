@@ -36,10 +36,8 @@ type session struct {
 	*request
 	scope *scope
 	claim *affinity.Claim // nil: no session, not claimed yet, or the reservation has it
-	// running is the request as the table of homes knows it, until it is the reservation's; nil: it does not.
-	running *affinity.Running
-	keys    sessionKeys
-	kept    kept
+	keys  sessionKeys
+	kept  kept
 }
 
 // sessionKeys are the keys of a request's session, of the group that it belongs to, and of the session that has
@@ -175,7 +173,7 @@ func (s *session) release() {
 }
 
 // handOver leaves the claim to the reservation, whose record has it.
-func (s *session) handOver() { s.claim, s.running = nil, nil }
+func (s *session) handOver() { s.claim = nil }
 
 // turn returns what the table notes of the request; tokens is the length of its prompt.
 func (s *session) turn(tokens uint64) affinity.Turn {

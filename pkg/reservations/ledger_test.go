@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -351,5 +352,37 @@ func TestIDsShrink(t *testing.T) {
 		if x.find(r.id, nil, 1) != r {
 			t.Fatalf("%s is lost", r.id)
 		}
+	}
+}
+
+// TestBookedCall: Booked runs once for a reservation that is made, also where an overdue one has had its id, and never for one that
+// is refused after the choice.
+func TestBookedCall(t *testing.T) {
+	l, now := limited(Limits{Reservations: 3})
+	var calls []string
+	place := func(id string) Placement { return Placement{Booked: func() { calls = append(calls, id) }} }
+	book := func(id string, lease time.Duration) {
+		_, _ = l.Book(catalog.Scope{}, Request{ID: id, Lease: lease}, func(*View) (Placement, error) { return place(id), nil })
+	}
+	pair := func(id string) {
+		_ = l.BookPair(catalog.Scope{}, Request{ID: id}, func(*View) (PairPlacement, error) {
+			return PairPlacement{Decode: Side{Placement: place(id)}, Prefill: new(Side{Placement: place("never")})}, nil
+		})
+	}
+	book("a", time.Second)
+	book("a", 0) // in use
+	*now = now.Add(2 * time.Second)
+	book("a", 0) // overdue
+	pair("p")
+	pair("p") // in use
+	pair("q") // no room
+	book("b", 0)
+	_, _ = l.Book(catalog.Scope{}, Request{ID: "c"}, func(*View) (Placement, error) {
+		p := place("c")
+		p.Rank.Worker = 9 // is not there
+		return p, nil
+	})
+	if want := []string{"a", "a", "p"}; !slices.Equal(calls, want) {
+		t.Errorf("called for %v, want %v", calls, want)
 	}
 }

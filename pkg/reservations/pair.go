@@ -38,8 +38,8 @@ type PairPlacement struct {
 
 // BookPair is Book for a pair: it books both reservations that choose answers with, or none. req.ID
 // is the id of the pair; its TrackPrefill, CallerState and PerScope are not used. The expected output
-// is that of the side that decodes. It fails with *ExistsError if a live reservation has the pair's
-// id or that of one of its sides.
+// is that of the side that decodes, and its Booked is called once both have been made. It fails with
+// *ExistsError if a live reservation has the pair's id or that of one of its sides.
 func (l *Ledger) BookPair(sc catalog.Scope, req Request, choose func(*View) (PairPlacement, error)) error {
 	if err := l.room.checkSize(len(req.Hashes)); err != nil {
 		return err
@@ -101,6 +101,9 @@ func (s *scope) bookPair(req *Request, choose func(*View) (PairPlacement, error)
 	if prefill != nil { // all blocks of the prompt are in the tree now
 		m = s.blocks.walk(match{}, req.Hashes)
 		s.enterOwn(prefill, &ofPrefill, p.Prefill.Placement, m, s.blocks.prepare(m, req.Hashes[m.n:]))
+	}
+	if p.Decode.Booked != nil {
+		p.Decode.Booked()
 	}
 	return nil, nil
 }

@@ -185,6 +185,9 @@ func (s *scope) book(req Request, choose func(*View) (Placement, error)) (p Plac
 		return Placement{}, nil, err
 	}
 	s.enterOwn(r, &req, p, m, prompt)
+	if p.Booked != nil {
+		p.Booked()
+	}
 	return p, nil, nil
 }
 
