@@ -384,7 +384,7 @@ func (a *attempt) bookChoice() error {
 	if claim := a.session.claim; claim != nil {
 		claim.Turn = a.session.turn(p.size.Tokens)
 	}
-	record := a.retry.newRecord(a.session.claim, a.scope.state.NewLease(), p, a.payer.Class != nil)
+	record := a.retry.newRecord(&a.session, a.scope.state.NewLease(), p, a.payer.Class != nil)
 	if record != nil {
 		r.CallerState = record
 	}

@@ -305,8 +305,8 @@ func endpointOf(snap *catalog.Snapshot, r catalog.Rank) string {
 type idempotencyRecord struct {
 	answers *answerCache
 	claim   *affinity.Claim   // nil: no session
-	final   bool              // the session ends with the reservation
 	running *affinity.Running // nil: no session that has a home
+	last    *last             // nil: the session goes on
 	lease   *approximate.Lease
 	charge  *charge // nil: nobody pays for the engine time
 
@@ -381,11 +381,9 @@ const pairBytes = 512
 // ReservationEnded implements reservations.CallerState.
 func (r *idempotencyRecord) ReservationEnded() {
 	r.answers.end(r)
-	if r.final {
-		r.claim.Drop()
-	}
 	r.claim.Release()
 	r.running.End()
+	r.last.end()
 	r.lease.End()
 	r.charge.end()
 }

@@ -167,7 +167,7 @@ func (a *attempt) bookPair() error {
 	p.found = p.prefill.begin(a, &p.of.Prefill)
 	p.bare.size = a.prompt.size
 	p.bare.lookUp(a.scope.state, true)
-	decode := a.retry.newRecord(a.session.claim, a.scope.state.NewLease(), &a.prompt, false)
+	decode := a.retry.newRecord(&a.session, a.scope.state.NewLease(), &a.prompt, false)
 	if decode == nil {
 		decode = &idempotencyRecord{answers: &a.api.idempotency.answers, id: a.retry.id, state: recordEvicted}
 	}

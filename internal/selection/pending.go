@@ -39,7 +39,9 @@ func (p *pendingSelections) save(a *attempt) {
 	}
 	if a.session.name() != "" {
 		s.Session = a.session.key().Session
-		s.Final = req.endsBinding()
+	}
+	if last := a.session.last(); last != nil {
+		s.Last = last.own.Session
 	}
 	p.store.Put(*req.SelectionID, s)
 }
@@ -214,7 +216,10 @@ func (b *pendingBooking) book(p *newReservation) (Reservation, error) {
 	if b.claim != nil {
 		b.claim.Turn = affinity.Turn{Tokens: sel.Tokens}
 	}
-	p.record = &idempotencyRecord{claim: b.claim, final: sel.Final, prompt: identityOf(p.Hashes, sel.Tokens)}
+	p.record = &idempotencyRecord{claim: b.claim, prompt: identityOf(p.Hashes, sel.Tokens)}
+	if sel.Last != "" {
+		p.record.last = &last{&a.sessions, affinity.Key{Scope: p.snapshot.Scope, Session: sel.Last}}
+	}
 	r, err := a.book(p, b.request.IfExists)
 	if err == nil {
 		b.claim = nil // the reservation has it

@@ -140,7 +140,7 @@ type SelectRequest struct {
 	// said. It is another name than Session, of the same tenant, and has no fault (see package identity) but that it may be
 	// reserved, which is refused.
 	Parent string
-	// Final: the request is the session's last one. Its binding ends with the reservation.
+	// Final: the request is the session's last one, which ends with the reservation.
 	Final bool
 	// OfAgent: the session is that of a program which calls tools, so its pauses are shorter than those of people.
 	OfAgent bool

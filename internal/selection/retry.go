@@ -1,7 +1,6 @@
 package selection
 
 import (
-	"github.com/select-service/select-service/internal/selection/affinity"
 	"github.com/select-service/select-service/internal/selection/approximate"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -77,17 +76,18 @@ func (r *retry) end() {
 	}
 }
 
-// newRecord returns the idempotency record for the reservation, with the claim of the request's
-// session (nil: none) and the lease of its blocks (nil: none); nil if it needs no record. paid: its engine time is charged.
-func (r *retry) newRecord(claim *affinity.Claim, lease *approximate.Lease, p *prompt, paid bool) *idempotencyRecord {
+// newRecord returns the idempotency record for the reservation, with the use that the request makes of its session and the
+// lease of its blocks (nil: none); nil if it needs no record. paid: its engine time is charged.
+func (r *retry) newRecord(s *session, lease *approximate.Lease, p *prompt, paid bool) *idempotencyRecord {
 	r.record = nil
+	claim, last := s.claim, s.last()
 	switch answers := &r.api.idempotency.answers; {
 	case r.ReservationID != nil:
 		r.record = &idempotencyRecord{
-			answers: answers, claim: claim, lease: lease, id: r.id, selected: true, final: r.endsBinding(), prompt: p.identity(&r.Prompt),
+			answers: answers, claim: claim, lease: lease, id: r.id, selected: true, last: last, prompt: p.identity(&r.Prompt),
 		}
-	case claim != nil || lease != nil || paid: // the id was generated here, so no retry can have it
-		r.record = &idempotencyRecord{answers: answers, claim: claim, lease: lease, id: r.id, final: r.endsBinding(), state: recordEvicted}
+	case claim != nil || lease != nil || paid || last != nil: // the id was generated here, so no retry can have it
+		r.record = &idempotencyRecord{answers: answers, claim: claim, lease: lease, id: r.id, last: last, state: recordEvicted}
 	}
 	return r.record
 }

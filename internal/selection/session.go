@@ -70,9 +70,6 @@ func (r *request) groups() bool {
 	return r.Parent != "" && (r.Groups || r.SessionMode == HardSessions && r.api.config.SessionGroups)
 }
 
-// endsBinding reports whether the binding ends with the reservation: that of a group stays for its other sessions.
-func (r *request) endsBinding() bool { return r.Final && !r.groups() }
-
 // key returns the key that a hard session is bound by: that of its group, if it belongs to one, as in Dynamo.
 func (s *session) key() affinity.Key {
 	s.setKeys()
@@ -305,18 +302,43 @@ func (s *sessions) usable(session string) bool {
 	return s.Table != nil && session != "" && len(session) <= identity.MaxName && !identity.IsReserved(session)
 }
 
+// last is the last request of a session, which ends with the request's reservation. A nil one is of none.
+type last struct {
+	of  *sessions
+	own affinity.Key
+}
+
+func (l *last) end() {
+	if l != nil {
+		l.of.end(l.own)
+	}
+}
+
+// last returns what ends the request's session with its reservation; nil: the session goes on.
+func (s *session) last() *last {
+	if !s.Final || !s.api.sessions.usable(s.Session) {
+		return nil
+	}
+	s.setKeys()
+	return &last{&s.api.sessions, s.keys.own}
+}
+
+// end ends a session that sends no further request: its binding or home goes at once, and that of the sessions that it has
+// started. The group that it belongs to stays for its other sessions.
+func (s *sessions) end(own affinity.Key) {
+	s.End(own)
+	s.End(groupKey(own))
+}
+
 // CountIgnored counts names of sessions that a request has and that are not used.
 func (a *API) CountIgnored(faults identity.Faults) { a.selections.Ignored(faults) }
 
-// EndSession notes that a tenant's session sends no further request: its binding or home ends at once, and that
-// of the sessions that it has started.
+// EndSession notes that a tenant's session sends no further request, for callers whose last request may have no reservation.
 func (a *API) EndSession(sc catalog.Scope, tenant, session string) {
 	if !a.sessions.usable(session) {
 		return
 	}
-	own := sessionKey(sc, tenant, session)
-	a.sessions.End(own)
-	a.sessions.End(groupKey(own))
+	a.sessions.end(sessionKey(sc, tenant, session))
 }
 
 // SessionRank returns the rank that a tenant's session is bound to, or its home. It does not extend the binding.

@@ -110,6 +110,12 @@ func (n *naive) book(q *request, worker uint64) {
 	}
 }
 
+// last ends the session: who is of its binding stays so, and one that is being made stays.
+func (n *naive) last() {
+	n.expire()
+	n.binding = 0
+}
+
 func (n *naive) holds(q *request) uint64 { return n.worker[q.binding] }
 
 // TestAgainstNaive plays random histories of one session: who waits, who is
@@ -142,7 +148,7 @@ func history(r *rig, rnd *rand.Rand, seed uint64) {
 	}
 	for step := range 120 {
 		what := ""
-		switch op := rnd.IntN(9); op {
+		switch op := rnd.IntN(10); op {
 		case 0, 1, 2, 3:
 			q := &request{}
 			model.acquire(q)
@@ -167,6 +173,10 @@ func history(r *rig, rnd *rand.Rand, seed uint64) {
 				r.Sweep()
 			}
 			what = fmt.Sprint("pass ", d)
+		case 9:
+			model.last()
+			r.End(key("s"))
+			what = "end"
 		default:
 			q := pick(false)
 			if q == nil {

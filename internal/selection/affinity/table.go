@@ -188,6 +188,11 @@ func (t *Table) End(k Key) {
 	if s == nil {
 		return
 	}
+	if s.decider == nil && s.turns.running > 0 && t.learnsOf(s) { // it does not come back after those either
+		s.turns.seen = t.now()
+		s.turns.awaited = true
+		t.pauses.Ended(s.key.Scope, s.turns.class, s.turns.seen)
+	}
 	if s.turns.awaited {
 		s.turns.awaited = false
 		t.pauses.Final(s.key.Scope, s.turns.class, s.turns.seen)

@@ -64,11 +64,14 @@ func (t *Table) beginLocked(s *session, turn Turn) {
 	}
 }
 
+// learnsOf reports whether pauses are learned of a session.
+func (t *Table) learnsOf(s *session) bool { return t.pauses != nil && !s.key.IsGroup() }
+
 // endLocked notes that one has ended.
 func (t *Table) endLocked(s *session) {
 	s.turns.running--
 	s.turns.seen = t.now()
-	if s.turns.running == 0 && t.pauses != nil && !s.key.IsGroup() {
+	if s.turns.running == 0 && t.learnsOf(s) {
 		s.turns.awaited = true
 		t.pauses.Ended(s.key.Scope, s.turns.class, s.turns.seen)
 	}

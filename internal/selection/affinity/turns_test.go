@@ -81,6 +81,16 @@ func TestFinishedSessions(t *testing.T) {
 			_, running := table.Settle(k, rank(1), affinity.Turn{Class: pauses.SubAgent})
 			running.End()
 			table.End(k)
+			k = key(fmt.Sprint("hard ", i))
+			last, _ := table.Claim(k)
+			last.Turn = affinity.Turn{Class: pauses.Chat}
+			last.Bind(rank(1))
+			other, _ := table.Claim(k) // ends after the last one
+			other.Turn = last.Turn
+			other.Bind(rank(1))
+			last.Release()
+			table.End(k)
+			other.Release()
 			k = key(fmt.Sprint("elsewhere ", i))
 			c, _ := table.Claim(k)
 			c.Turn = affinity.Turn{Class: pauses.Agent}
@@ -91,8 +101,10 @@ func TestFinishedSessions(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		scope := key("").Scope
-		if p := l.Pauses(scope, pauses.SubAgent, time.Now()); p.Share > 0.02 {
-			t.Errorf("finished sessions: %+v", p)
+		for _, class := range []pauses.Class{pauses.SubAgent, pauses.Chat} {
+			if p := l.Pauses(scope, class, time.Now()); p.Share > 0.02 {
+				t.Errorf("finished sessions, %v: %+v", class, p)
+			}
 		}
 		if p := l.Pauses(scope, pauses.Agent, time.Now()); p.Share < 0.98 || p.Mu > 0.5 {
 			t.Errorf("sessions that another replica has served: %+v", p)

@@ -29,8 +29,8 @@ type Selection struct {
 	Prefill        uint64 // tokens of the prompt that the cache does not credit
 	TrackPrefill   bool
 	ExpectedOutput *uint32 // tokens; nil: unknown
-	Session        string  // "": none
-	Final          bool    // the session ends with the reservation
+	Session        string  // that is to be bound; "": none
+	Last           string  // the session that ends with the reservation; "": none
 }
 
 // Store keeps selections until they are booked. It is safe for concurrent use.
@@ -98,7 +98,7 @@ func (s *Store) Put(id string, sel Selection) {
 const overhead = 576
 
 func size(k key, sel Selection) int {
-	return overhead + len(k.id) + len(k.scope.Model) + len(k.scope.Tenant) + len(sel.Session) + sel.Prompt.Bytes()
+	return overhead + len(k.id) + len(k.scope.Model) + len(k.scope.Tenant) + len(sel.Session) + len(sel.Last) + sel.Prompt.Bytes()
 }
 
 // Get returns the selection that is kept under an id, nil if there is none. The caller must call

@@ -54,3 +54,38 @@ func TestWithoutSession(t *testing.T) {
 		}
 	}
 }
+
+// TestFinalParent: the last request of a session that has started others ends their binding, too, when its reservation ends.
+func TestFinalParent(t *testing.T) {
+	w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) { c.Selection.SessionTTL, c.Selection.SessionGroups = time.Minute, true })
+	for id := range uint64(2) {
+		w.Put(servicetest.Record(id, 1))
+	}
+	h := New(w.UseCases, nil, Options{})
+	book := func(id, session, worker string) {
+		t.Helper()
+		body := `{"model_name":"m","routing_group":"t","token_ids":[1,2,3,4],"selection_id":"` + id + `","allowed_worker_ids":[` + worker + `],"session_context":{` + session + `}}`
+		if a := call(t, h, "POST", "/v1.6/select_and_reserve", body, nil); a.Code != 200 {
+			t.Fatalf("%s: %d %s", id, a.Code, a.Body)
+		}
+	}
+	free := func(id string) {
+		t.Helper()
+		if a := call(t, h, "DELETE", "/v1.6/reservations/"+id, "", nil); a.Code != 200 && a.Code != 204 {
+			t.Fatalf("%s: %d %s", id, a.Code, a.Body)
+		}
+	}
+	book("root", `"session_id":"p"`, "0,1")
+	book("child", `"session_id":"c","agent_headers":{"x-dynamo-parent-session-id":["ignored"]},"parent_session_id":"p"`, "0")
+	free("child")
+	book("again", `"session_id":"c","parent_session_id":"p"`, "0,1")
+	book("last", `"session_id":"p","session_final":true`, "0,1")
+	if s := call(t, h, "GET", "/v1.6/sessions", "", nil).Body.String(); !strings.Contains(s, `"name_of":"group"`) || !strings.Contains(s, `"total":2`) {
+		t.Errorf("before the parent's end: %s", s)
+	}
+	free("last")
+	if s := call(t, h, "GET", "/v1.6/sessions", "", nil).Body.String(); !strings.Contains(s, `"total":0`) {
+		t.Errorf("after the parent's end: %s", s)
+	}
+	book("other", `"session_id":"c","parent_session_id":"p"`, "1") // would be refused if the group were bound to worker 0
+}
