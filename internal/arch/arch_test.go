@@ -56,7 +56,7 @@ var mayImport = map[string][]string{
 	"internal/engines/load":             {"internal/engines", "pkg/catalog", "pkg/kvevents", "pkg/memory"},
 	"internal/engines/reports":          {"internal/engines/load", "pkg/catalog", "pkg/reservations"},
 	"internal/node":                     {"internal/...", "pkg/..."},
-	"internal/node/statefile":           {"internal/selection/policies", "internal/selection/scopes", "internal/telemetry", "internal/transport/atomicfile", "pkg/..."},
+	"internal/node/statefile":           {"internal/selection/pauses", "internal/selection/policies", "internal/selection/scopes", "internal/telemetry", "internal/transport/atomicfile", "pkg/..."},
 	"internal/selection":                {"internal/engines/reports", "internal/selection/admission", "internal/selection/affinity", "internal/selection/approximate", "internal/selection/counts", "internal/selection/fairness", "internal/selection/identity", "internal/selection/overload", "internal/selection/pauses", "internal/selection/pending", "internal/selection/policies", "internal/selection/rankstate", "internal/selection/scopes", "internal/selection/settings", "pkg/..."},
 	"internal/selection/admission":      {"internal/selection/fairness", "pkg/catalog"},
 	"internal/selection/fairness":       {"pkg/catalog"},

@@ -2,8 +2,10 @@ package node_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -313,6 +315,52 @@ func TestSessionsOnDisk(t *testing.T) {
 		if got := known(); got != [4]bool{2: true} { // the request of the hard session was under way when it was saved
 			t.Errorf("known after an hour: %v", got)
 		}
+		w.save()
+	})
+}
+
+// TestPausesOnDisk: what was learned of the sessions' pauses is known after a restart, and learned anew where sessions are kept for another
+// time since, or are off.
+func TestPausesOnDisk(t *testing.T) {
+	kept := func(ttl time.Duration) func(*node.Config) {
+		return func(c *node.Config) { c.KVEvents, c.Selection.HomeTTL = false, ttl }
+	}
+	synctest.Test(t, func(t *testing.T) {
+		path := t.TempDir()
+		w := startAt(t, path, kept(time.Hour))
+		w.Put(servicetest.Record(1, 1))
+		turn := func(session string, final bool) {
+			req := servicetest.Ask(servicetest.Prompt(1, 8))
+			req.ReservationID, req.Session, req.SessionMode, req.Final = &session, session, selection.SoftSessions, final
+			if _, err := w.Select(t.Context(), req, true); err != nil {
+				t.Fatal(err)
+			}
+			if err := w.Free(session); err != nil {
+				t.Fatal(err)
+			}
+		}
+		chance := func() float64 { return w.ListSessions(&selection.SessionQuery{Limit: 1}).Sessions[0].Chance }
+		for i := range 100 {
+			turn(fmt.Sprint(i), true)
+			time.Sleep(time.Second)
+		}
+		turn("s", false)
+		before := chance()
+		w.save()
+		w = startAt(t, path, kept(time.Hour))
+		if got := chance(); got > 0.1 || math.Abs(got-before) > 0.01 {
+			t.Errorf("after the restart a session comes back with %v, before with %v", got, before)
+		}
+		if n := w.state.Collector().Read().Failures["refused"]; n != 0 {
+			t.Errorf("%d refused", n)
+		}
+		w.save()
+		w = startAt(t, path, kept(30*time.Minute))
+		if got := chance(); got < 0.4 {
+			t.Errorf("kept for another time: %v", got)
+		}
+		w.save()
+		w = startAt(t, path, servicetest.EventsOff)
 		w.save()
 	})
 }

@@ -152,6 +152,9 @@ func (a *API) Sessions() replicasync.Sessions {
 	return &sharedSessions{sessions: &a.sessions, owners: a.owners}
 }
 
+// Pauses returns what is known of the pauses of the sessions; nil: they are off.
+func (a *API) Pauses() *pauses.Learner { return a.sessions.pauses }
+
 // IgnoresTargets reports whether what requests want of their times has no effect.
 func (a *API) IgnoresTargets() bool { return a.config.IgnoreTargets }
 

@@ -33,6 +33,7 @@ type file struct {
 	booked   []ref
 	learned  []ref
 	sessions []ref
+	pauses   []ref
 	keys     []ref
 	payload  []byte // scratch
 	piece    piece
@@ -178,6 +179,9 @@ func (f *file) note(s ref, known map[string]struct{}) bool {
 		f.sessions = append(f.sessions, s)
 		var one session
 		return json.Unmarshal(f.payload, &one) == nil && one.ok()
+	case pausesKind:
+		f.pauses = append(f.pauses, s)
+		return json.Unmarshal(f.payload, new(learnedPauses)) == nil
 	case keysKind:
 		f.keys = append(f.keys, s)
 		return json.Unmarshal(f.payload, new(catalog.Scope)) == nil

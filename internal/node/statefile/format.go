@@ -9,6 +9,7 @@ import (
 	"hash/crc32"
 	"time"
 
+	"github.com/select-service/select-service/internal/selection/pauses"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/hashing"
 	"github.com/select-service/select-service/pkg/kvevents"
@@ -44,6 +45,7 @@ const (
 	learnedKind
 	keysKind
 	sessionKind
+	pausesKind
 )
 
 // rankHead is the description of a rank in a file, besides its blocks.
@@ -60,6 +62,12 @@ type rankHead struct {
 type learned struct {
 	Scope catalog.Scope
 	State json.RawMessage
+}
+
+// learnedPauses is what is known of the sessions of a scope.
+type learnedPauses struct {
+	Scope catalog.Scope
+	State pauses.State
 }
 
 // header is the beginning of a file.

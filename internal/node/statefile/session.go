@@ -2,8 +2,10 @@ package statefile
 
 import (
 	"encoding/json"
+	"errors"
 	"time"
 
+	"github.com/select-service/select-service/internal/selection/pauses"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/replicasync"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -85,4 +87,40 @@ func (s *State) restoreSessions(f *file) (restored int, err error) {
 		}
 	}
 	return restored, nil
+}
+
+// writePauses writes what is known of the pauses of the sessions.
+func (s *State) writePauses(w *writer) error {
+	if s.parts.Pauses == nil {
+		return nil
+	}
+	for sc, known := range s.parts.Pauses.Kept(time.Now()) {
+		if err := s.leaveOut(w.json(pausesKind, learnedPauses{sc, known})); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restorePauses passes what a file knows of the sessions' pauses to the learner, for scopes that have come back. What no longer fits
+// is learned again.
+func (s *State) restorePauses(f *file) {
+	if s.parts.Pauses == nil {
+		return
+	}
+	var bad error
+	for _, at := range f.pauses {
+		var one learnedPauses
+		err := f.decode(at, &one)
+		if err == nil && s.parts.Catalog.Snapshot(one.Scope) != nil {
+			err = s.parts.Pauses.Restore(one.Scope, one.State)
+		}
+		if bad == nil && !errors.Is(err, pauses.ErrHorizon) { // then an option has changed
+			bad = err
+		}
+	}
+	if bad != nil {
+		s.failures[faultRefused].Add(1)
+		s.log.Warn().Err(bad).Msg("what was learned of the pauses of sessions is not used")
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 	"go.opentelemetry.io/otel/attribute"
 
+	"github.com/select-service/select-service/internal/selection/pauses"
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/internal/telemetry"
@@ -29,6 +30,7 @@ type Parts struct {
 	Ledger   *reservations.Ledger
 	Learners *policies.Learners
 	Sessions Sessions
+	Pauses   *pauses.Learner // of the sessions; nil: they are off
 	Streams  *kvevents.Subscribers
 	// RestoreBlocks: the blocks of a snapshot can be used, since engines publish events and the
 	// index does not come from other replicas.
@@ -155,6 +157,7 @@ func (s *State) Restore() {
 		booked, ended, err = s.restoreReservations(f)
 	}
 	if err == nil {
+		s.restorePauses(f)
 		sessions, err = s.restoreSessions(f)
 	}
 	if err != nil {
@@ -317,6 +320,9 @@ func (s *State) fill(ctx context.Context, w *writer, p *pacer) error {
 		if err := s.writeIndex(ctx, w, p, sc, state, points, carried); err != nil {
 			return err
 		}
+	}
+	if err := s.writePauses(w); err != nil {
+		return err
 	}
 	if err := s.writeSessions(w); err != nil {
 		return err

@@ -97,11 +97,21 @@ func (e *estimate) pauses(prior Pauses) Pauses {
 	return prior
 }
 
-// share returns the share of turns that are followed by another one, or the one of p if too few were seen. The slot that
-// is being filled does not count yet, since a turn's time is known to a slot only.
+// share returns the share of turns that are followed by another one, or the one of p if too few were seen.
 func (e *estimate) share(p Pauses, l *Learner, now time.Time) float64 {
+	ended, returned := e.watched(p, l, now)
+	if ended < enough {
+		return p.Share
+	}
+	// Laplace's rule: that all have come back, or none, is no proof that it is always so.
+	return min((returned+1)/(ended+2), (ended+1)/(ended+2))
+}
+
+// watched returns how many turns were watched, each by the part of its pause that has passed, and how many of them were followed by another
+// one. The slot that is being filled does not count yet, since a turn's time is known to a slot only.
+func (e *estimate) watched(p Pauses, l *Learner, now time.Time) (ended, returned float64) {
 	e.advance(l.slot(now))
-	ended, returned := e.before.ended, e.before.returned
+	ended, returned = e.before.ended, e.before.returned
 	width := l.width()
 	for slot := max(0, e.newest-slots+1); slot < e.newest; slot++ {
 		t := e.turns[slot%slots]
@@ -110,9 +120,5 @@ func (e *estimate) share(p Pauses, l *Learner, now time.Time) float64 {
 			returned += float64(t.returned)
 		}
 	}
-	if ended < enough {
-		return p.Share
-	}
-	// Laplace's rule: that all have come back, or none, is no proof that it is always so.
-	return min((returned+1)/(ended+2), (ended+1)/(ended+2))
+	return ended, returned
 }
