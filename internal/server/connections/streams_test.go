@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -220,7 +221,7 @@ func TestStreamBodies(t *testing.T) {
 // Frames of HTTP/2 and their flags (RFC 9113).
 const (
 	dataFrame, headersFrame, resetFrame, settingsFrame, pingFrame = 0, 1, 3, 4, 6
-	endStream, endHeaders                                         = 1, 4
+	endStream, ack, endHeaders                                    = 1, 1, 4
 	indexedOK                                                     = 0x88 // ":status: 200"
 )
 
@@ -309,6 +310,33 @@ func (c *rawClient) isClosed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.closed
+}
+
+// TestStreamsOfAConnection: a connection has at most MaxStreams requests at a time, whatever there is room for,
+// although its client does not heed that the service says so.
+func TestStreamsOfAConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most, beyond = 256, 20 // see docs/start/callers.md; by itself, net/http would have 250
+		running, proceed := new(atomic.Int32), make(chan struct{})
+		s := serveWith(t, connections.Limits{Total: 10 * most}, func(http.ResponseWriter, *http.Request) {
+			running.Add(1)
+			<-proceed
+		})
+		c := s.dialRaw(t, "10.0.0.1")
+		synctest.Wait()
+		c.send(settingsFrame, ack, 0, "")
+		for i := range uint32(most + beyond) {
+			c.send(headersFrame, endStream|endHeaders, 2*i+1, getRoot)
+			synctest.Wait()
+		}
+		if _, _, reset := c.answers(); running.Load() != most || reset != beyond {
+			t.Errorf("%d requests run, %d are reset, want %d and %d", running.Load(), reset, most, beyond)
+		}
+		close(proceed)
+		if ok, _, _ := c.answers(); ok != most {
+			t.Errorf("%d answers, want %d", ok, most)
+		}
+	})
 }
 
 // TestUnreadAnswers: requests whose answers are not read count until they are given up;
