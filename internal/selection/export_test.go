@@ -98,6 +98,13 @@ func (a *API) SetEngineLoads(sc catalog.Scope, loads []reservations.RankEngineLo
 // GroupName returns the name of the group of the sessions that a session without a tenant has started.
 func GroupName(parent string) string { return groupKey(affinity.Key{Session: parent}).Session }
 
+// BindSession binds a session, as its first request does.
+func (a *API) BindSession(sc catalog.Scope, session string, r catalog.Rank) {
+	claim, _ := a.sessions.Claim(affinity.Key{Scope: sc, Session: session})
+	claim.Bind(r)
+	claim.Release()
+}
+
 // SettleSession gives a session a home.
 func (a *API) SettleSession(sc catalog.Scope, session string, r catalog.Rank) {
 	a.sessions.Settle(affinity.Key{Scope: sc, Session: session}, r, affinity.Turn{})

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -77,7 +76,7 @@ func (a *API) placeByLoad(req *LoadRequest) (sel Selection, err error) {
 		sel = Selection{Scope: req.Scope, Rank: e.Rank, Endpoint: e.Worker.Address(), Registration: v.Registration(e.Slot)}
 		taken := []catalog.Rank{e.Rank}
 		for range req.Fallbacks {
-			next := leastLoaded(ranks, snap.BlockSize, v, taken)
+			next := a.leastLoaded(ranks, snap.BlockSize, v, taken)
 			if next < 0 {
 				break
 			}
@@ -131,7 +130,7 @@ func (a *API) leastLoadedAlive(sc catalog.Scope, ranks []catalog.Entry, blockSiz
 				left, excluded = ranks, nil
 			}
 		}
-		e = left[leastLoaded(left, blockSize, v, nil)]
+		e = left[a.leastLoaded(left, blockSize, v, nil)]
 		if x := excluded[e.Rank]; x != nil && !x.Try(time.Now()) {
 			continue // another request has taken the trial
 		}
@@ -145,7 +144,7 @@ func (a *API) leastLoadedAlive(sc catalog.Scope, ranks []catalog.Entry, blockSiz
 // leastLoaded returns the index of the least loaded rank in the order of PlaceByLoad, of another
 // worker than the taken ranks, or -1. Ranks that the ledger does not know are about to leave, and
 // come last.
-func leastLoaded(ranks []catalog.Entry, blockSize uint32, v *reservations.View, taken []catalog.Rank) int {
+func (a *API) leastLoaded(ranks []catalog.Entry, blockSize uint32, v *reservations.View, taken []catalog.Rank) int {
 	best, ties := -1, 0
 	var least reservations.SlotLoad
 	tokens := func(l *reservations.SlotLoad) uint64 { return l.PrefillTokens + l.Blocks*uint64(blockSize) }
@@ -162,7 +161,7 @@ func leastLoaded(ranks []catalog.Entry, blockSize uint32, v *reservations.View, 
 		case best < 0 || order < 0:
 			best, least, ties = i, l, 1
 		case order == 0:
-			if ties++; rand.IntN(ties) == 0 {
+			if ties++; a.random.IntN(ties) == 0 {
 				best = i
 			}
 		}
@@ -178,5 +177,5 @@ func (c *choice) pickLeastLoaded(ranks []catalog.Entry, v *reservations.View) in
 		c.candidates = append(c.candidates, candidate(e, &c.prompt.overlap, v))
 		c.costs = append(c.costs, float64(c.candidates[len(c.candidates)-1].Requests))
 	}
-	return leastLoaded(ranks, c.scope.snapshot.BlockSize, v, nil)
+	return c.api.leastLoaded(ranks, c.scope.snapshot.BlockSize, v, nil)
 }

@@ -67,7 +67,7 @@ type Config struct {
 	Overload overload.Thresholds
 	// Settings keeps the busy thresholds, which are changed there.
 	Settings settings.Store
-	// Random decides between ranks of equal cost, and where a temperature wants it. It must be safe
+	// Random decides between ranks of equal cost and load, where a temperature wants it, and of WarmupShare. It must be safe
 	// for concurrent use; nil: selector.Global.
 	Random selector.Source
 }

@@ -353,12 +353,16 @@ func TestReservedParent(t *testing.T) {
 	where(off, forged)
 }
 
-// TestManySessions: of 100,000 sessions as many are kept as a table has, and their requests are all served.
+// TestManySessions: of too many sessions as many are kept as a table has, and the requests of all are served.
 func TestManySessions(t *testing.T) {
 	w := servicetest.Start(t, servicetest.EventsOff, func(c *node.Config) { c.Selection.SessionTTL = time.Hour })
 	w.Put(servicetest.Record(1, 1))
+	const left = 50 // places of the table
+	for i := range affinity.MaxSessions - left {
+		w.BindSession(servicetest.Scope, fmt.Sprint("earlier ", i), catalog.Rank{Worker: 1})
+	}
 	prompt := servicetest.Prompt(1, 8)
-	for i := range 100_000 {
+	for i := range 2 * left {
 		id := fmt.Sprint(i)
 		if err := attempt(w, id, prompt, of(id), func(r *selection.SelectRequest) { r.Parent = "p" + id }); err != nil {
 			t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector/ttft"
+	"github.com/select-service/select-service/test/helpers/length"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
@@ -128,6 +129,7 @@ func TestTargetsWithoutPredictions(t *testing.T) {
 // TestNinthDecileHolds: of requests whose target is the ninth decile of their prediction, 85 to 95 % get their first token in
 // time, on engines whose times scatter, beside others that wait for them.
 func TestNinthDecileHolds(t *testing.T) {
+	length.Sequential(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := predicting(t, 3)
 		rnd := rand.New(rand.NewPCG(7, 7))

@@ -1,7 +1,6 @@
 package selection
 
 import (
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -116,7 +115,7 @@ func (c *choice) pickToWarm(ranks []catalog.Entry, v *reservations.View) (i int,
 	c.warmed = false
 	warm := c.api.warmup.of(c.Scope)
 	if warm == nil || c.session.kept.canStay() || c.Pinned != nil || c.Target != nil || c.Advisory || c.ExplainOnly ||
-		len(ranks) < 2 || rand.Float64() >= c.api.warmup.share || 4*c.mostCached() > uint64(c.prompt.size.Blocks) {
+		len(ranks) < 2 || c.api.random.Float64() >= c.api.warmup.share || 4*c.mostCached() > uint64(c.prompt.size.Blocks) {
 		return 0, false
 	}
 	median := medianRequests(c.scope.snapshot.Ranks(), v)
@@ -131,7 +130,7 @@ func (c *choice) pickToWarm(ranks []catalog.Entry, v *reservations.View) (i int,
 	}
 	c.score(ranks, v)
 	c.warmed = true
-	return indexRank(ranks, few[leastLoaded(few, c.scope.snapshot.BlockSize, v, nil)].Rank), true
+	return indexRank(ranks, few[c.api.leastLoaded(few, c.scope.snapshot.BlockSize, v, nil)].Rank), true
 }
 
 // medianRequests returns the median of the ranks' active requests.
