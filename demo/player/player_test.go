@@ -38,7 +38,7 @@ func playJSON(t *testing.T, args ...string) (report, string, error) {
 func TestAllPolicies(t *testing.T) {
 	svc, target := newFakeService(t)
 	urls := startEngines(t, svc, 3, 16384)
-	const n = "60"
+	const n = "30"
 	rep, out, err := playJSON(t, "--target", target, "--engines", strings.Join(urls, ","), "--requests", n, "--speedup", "200")
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -46,7 +46,7 @@ func TestAllPolicies(t *testing.T) {
 	var names []string
 	for _, r := range rep.Results {
 		names = append(names, r.Policy)
-		if r.Requests != 60 || r.Failed != 0 || r.Unreported != 0 {
+		if r.Requests != 30 || r.Failed != 0 || r.Unreported != 0 {
 			t.Errorf("%s: %d requests, %d failed, %d unreported: %v", r.Policy, r.Requests, r.Failed, r.Unreported, r.Errors)
 		}
 		if r.HitRate <= 0 || r.HitRate >= 1 || r.TTFTMeanMS <= 0 || r.TTFTP90MS < r.TTFTP50MS || r.TTFTP99MS < r.TTFTP90MS || r.BusySpread < 1 {
@@ -68,7 +68,7 @@ func TestAllPolicies(t *testing.T) {
 			t.Errorf("%s published nothing", name)
 		}
 	}
-	for _, want := range []string{"request 7 → worker ", "select-service  60/60 requests", "round-robin", "hit rate", "TTFT mean", "p90", "TPOT", "load spread"} {
+	for _, want := range []string{"request 9 → worker ", "select-service  30/30 requests", "round-robin", "hit rate", "TTFT mean", "p90", "TPOT", "load spread"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the output lacks %q:\n%s", want, out)
 		}
@@ -77,7 +77,7 @@ func TestAllPolicies(t *testing.T) {
 
 func checkBookings(t *testing.T, svc *fakeService) {
 	t.Helper()
-	if len(svc.reservations) != 60 || len(svc.workers) != 0 {
+	if len(svc.reservations) != 30 || len(svc.workers) != 0 {
 		t.Errorf("%d reservations, %d workers left", len(svc.reservations), len(svc.workers))
 	}
 	for id, steps := range svc.reservations {

@@ -24,6 +24,10 @@ func asking(e *mapping.Entry) {
 // as long, and is what it was when the pod serves again, also if its engine does not answer then.
 func TestKeptForHours(t *testing.T) {
 	said := answer{Model: "x", Adapters: []string{"l"}, BlockSize: 32, TotalKVBlocks: 7, EventsPort: 6000}
+	hours := 5
+	if testing.Short() {
+		hours = 2
+	}
 	for name, tt := range map[string]struct {
 		change func(kubetest.Object)
 		why    string
@@ -42,7 +46,7 @@ func TestKeptForHours(t *testing.T) {
 				w.has("a:8000 schedulable")
 				w.forgets("http://10.0.0.1:8000")
 				api.Put("pods", kubetest.Pod("llm", "a", "10.0.0.1", tt.change))
-				for range 30 {
+				for range 6 * hours {
 					time.Sleep(10 * time.Minute)
 					api.Put("pods", kubetest.Pod("llm", "b", "10.0.0.2", kubetest.Ready(false))) // something to look at
 				}

@@ -26,7 +26,7 @@ func TestProfiles(t *testing.T) {
 	for _, m := range commands {
 		check := exec.CommandContext(t.Context(), e2e.Binary(t), append(strings.Fields(m[1]), "--check-config")...)
 		check.Dir = dir
-		check.Env = []string{"POD_NAMESPACE=llm", "POD_IP=10.0.0.7", "HOSTNAME=a"}
+		check.Env = []string{"POD_NAMESPACE=llm", "POD_IP=10.0.0.7", "HOSTNAME=a", "GORACE=" + os.Getenv("GORACE")}
 		if out, err := check.CombinedOutput(); err != nil {
 			t.Errorf("select-service %s: %v\n%s", m[1], err, out)
 		}
