@@ -177,7 +177,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 		s.ledger.KeepLocalHashes() // for requests that wait, and pending selections; for policies that come later, pins copy them
 	}
 	s.learners = policies.NewLearners(config.Scopes.Policies, config.Selection.Weights.TrackPrefill)
-	observePrefills(s.ledger, s.learners)
+	observePrefills(s.ledger, s.learners, sizes)
 	s.describer, s.blockSizes, s.lag = newDescriber(config.Ask, log), newBlockSizes(), metrics.NewHistogram(metrics.LagBounds)
 	streams := newStreams(&config, s.lag, s.describer, s.blockSizes, &s.observer, source)
 	s.streams = streams.workers
@@ -229,7 +229,7 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	return s
 }
 
-// scopeSizes is replicasync.Scopes, before there is the catalog that knows them.
+// scopeSizes is replicasync.Scopes, and knows the sizes of blocks, before there is the catalog that knows them.
 type scopeSizes struct{ *catalog.Catalog }
 
 // eventsOf returns the streams of the workers, nil if KV events are off.
@@ -291,14 +291,28 @@ func firstToken(v *reservations.View, e catalog.Entry, l *ttft.Learner) float64 
 	return p.Prefill(tokens, tokens)
 }
 
-// observePrefills passes finished prefills to the learners of their scopes.
-func observePrefills(ledger *reservations.Ledger, learners *policies.Learners) {
+// observePrefills passes finished prefills and answers to the learners of their scopes.
+func observePrefills(ledger *reservations.Ledger, learners *policies.Learners, sizes *scopeSizes) {
 	ledger.SetPrefills(func(sc catalog.Scope) reservations.PrefillObserver {
 		if l := learners.Of(sc); l != nil {
-			return l
+			return observedScope{l, sizes, sc}
 		}
 		return nil
 	})
+}
+
+// observedScope is a scope as the ledger observes it for its learner.
+type observedScope struct {
+	*ttft.Learner
+	sizes *scopeSizes
+	scope catalog.Scope
+}
+
+// Generated implements reservations.PrefillObserver. The ledger counts blocks, the learner counts tokens.
+func (s observedScope) Generated(slot uint32, r catalog.Rank, blocks uint64, took time.Duration) {
+	if size, known := s.sizes.BlockSize(s.scope); known {
+		s.Learner.Generated(slot, r, blocks*uint64(size), took)
+	}
 }
 
 // eventStreams are the KV event streams of the workers and of the Conductor's publishers, which share their

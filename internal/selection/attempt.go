@@ -289,7 +289,7 @@ func (a *attempt) choose(v *reservations.View) error {
 	}
 	ranks, i := a.choice.pick(ranks, v)
 	if t := a.choice.target; t != nil && t.Refused {
-		return a.choice.missed(i)
+		return a.choice.missed(ranks, i)
 	}
 	if !a.choice.takes(ranks[i]) {
 		return a.choose(v) // the rank is not due for a trial any more
@@ -485,4 +485,12 @@ func (a *attempt) answer() {
 }
 
 // explain returns why the choice was made, or why none was.
-func (a *attempt) explain() *Explanation { return a.scope.addHeaders(a.choice.decided().explain()) }
+func (a *attempt) explain() *Explanation {
+	x := a.choice.decided().explain()
+	if l := a.scope.rules.Learner(); l != nil {
+		for i, e := range a.choice.scored {
+			x.Candidates[i].PerOutput = l.PerOutput(e.Slot, e.Rank)
+		}
+	}
+	return a.scope.addHeaders(x)
+}

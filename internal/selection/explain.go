@@ -44,6 +44,8 @@ type ExplainedRank struct {
 	Requests  uint32 // active requests, foreign ones included
 	Foreign   reservations.Foreign
 	Predicted ttft.Cost
+	// PerOutput is the rank's time per output token in seconds, as learned; 0: that is unknown, or the decision is a past one.
+	PerOutput float64
 	selector.Reasons
 }
 

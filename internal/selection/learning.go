@@ -50,6 +50,8 @@ type RankQueue struct {
 	Rank  catalog.Rank
 	Queue ttft.Queue
 	Wait  float64 // seconds
+	// PerOutput is the rank's time per output token, see ttft.Learner.PerOutput.
+	PerOutput float64
 }
 
 // Learning has the use cases about selection policies and what they learn.
@@ -177,7 +179,7 @@ func (le *Learning) learned(sc catalog.Scope, l *ttft.Learner) *LearnedPrefills 
 	known := &LearnedPrefills{Parameters: m.Parameters, Samples: l.Samples(), Calibration: m.Calibration, Compared: l.Compare(), Flow: m.Flow(le.ledger.Now()), Rails: l.States()}
 	le.eachQueue(sc, l, func(e catalog.Entry, q ttft.Queue) {
 		wait, _ := m.Wait(&q)
-		known.Ranks = append(known.Ranks, RankQueue{e.Rank, q, wait})
+		known.Ranks = append(known.Ranks, RankQueue{e.Rank, q, wait, l.PerOutput(e.Slot, e.Rank)})
 	})
 	return known
 }

@@ -111,18 +111,11 @@ func (c *choice) pickForTarget(ranks []catalog.Entry) (i int, ok bool) {
 	if c.target.OnlyQueued != "" {
 		return 0, false
 	}
-	l := c.scope.rules.Policies.Learner
-	left := math.Inf(1) // seconds
-	if c.TTFTTarget > 0 {
-		left = time.Until(c.firstToken).Seconds()
-	}
-	if !c.Deadline.IsZero() {
-		left = min(left, time.Until(c.Deadline).Seconds())
-	}
+	l, within := c.scope.rules.Policies.Learner, c.wanted()
 	c.holding, c.times = c.holding[:0], c.times[:0]
 	for i, e := range ranks {
 		first, holds := c.expected(i), 0
-		if likely := first * l.Margin(e.Slot, e.Rank); c.candidates[i].Known && likely <= left {
+		if likely := first * l.Margin(e.Slot, e.Rank); c.candidates[i].Known && likely <= within.on(e, l) {
 			holds = 1
 			c.target.Holding++
 		}
@@ -135,6 +128,32 @@ func (c *choice) pickForTarget(ranks []catalog.Entry) (i int, ok bool) {
 	i = selector.Pick(c.times, 0, c.api.random)
 	c.target.Refused = c.RefuseOnMiss && !c.Advisory && !c.ExplainOnly && c.pair == nil && !railed(l, ranks)
 	return i, true
+}
+
+// wanted is how soon a request wants its first token and its whole answer, in seconds from now; +Inf: it does not say.
+type wanted struct {
+	first, answer float64
+	output        float64 // tokens that are expected of the answer, 0 if that is unknown
+}
+
+func (r *request) wanted() wanted {
+	w := wanted{first: math.Inf(1), answer: math.Inf(1)}
+	if r.TTFTTarget > 0 {
+		w.first = time.Until(r.firstToken).Seconds()
+	}
+	if !r.Deadline.IsZero() {
+		w.answer = time.Until(r.Deadline).Seconds()
+	}
+	if n := r.ExpectedOutputTokens; n != nil {
+		w.output = float64(*n)
+	}
+	return w
+}
+
+// on returns in how many seconds the first token has to come on a rank: what the rank takes for the expected output counts
+// against the deadline.
+func (w wanted) on(e catalog.Entry, l *ttft.Learner) float64 {
+	return min(w.first, w.answer-w.output*l.PerOutput(e.Slot, e.Rank))
 }
 
 // targetDecides reports whether the request has a target by which ranks were compared.
@@ -153,12 +172,12 @@ func railed(l *ttft.Learner, ranks []catalog.Entry) bool {
 	return true
 }
 
-// missed returns the refusal of a request whose target no rank is predicted to hold, of which the best has index i.
-func (c *choice) missed(i int) error {
-	predicted := time.Duration(c.times[i] * float64(time.Second))
-	wanted := time.Until(c.firstToken)
-	if c.TTFTTarget == 0 {
-		wanted = time.Until(c.Deadline)
-	}
-	return contract.NewTargetMissed(contract.TargetError{Predicted: predicted, Over: predicted - max(0, wanted)})
+// missed returns the refusal of a request whose target no rank is predicted to hold, of which the best is rank i of these.
+func (c *choice) missed(ranks []catalog.Entry, i int) error {
+	first := c.times[i]
+	over := first - max(0, c.wanted().on(ranks[i], c.scope.rules.Policies.Learner))
+	return contract.NewTargetMissed(contract.TargetError{Predicted: seconds(first), Over: seconds(over)})
 }
+
+// seconds returns so many seconds as a duration, at most about a day.
+func seconds(s float64) time.Duration { return time.Duration(min(s, 1e5) * float64(time.Second)) }

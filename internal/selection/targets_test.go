@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -187,6 +188,68 @@ func TestNinthDecileHolds(t *testing.T) {
 		under.Wait()
 		if share := float64(held) / float64(asked); share < 0.85 || share > 0.95 {
 			t.Errorf("%.1f %% of %d first tokens came by the ninth decile of their prediction", 100*share, asked)
+		}
+	})
+}
+
+// TestDeadlineCountsTheAnswer: against a deadline counts what the chosen rank takes for the expected output, as it was learned
+// from blocks of output; without an expectation, and before there are answers enough, only the first token does.
+func TestDeadlineCountsTheAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := trained(t, 2) // a first token takes 0.55 s
+		ask := func(within time.Duration, output *uint32) (chosen catalog.Rank, x *selection.Explanation, err error) {
+			req := servicetest.Ask(servicetest.Prompt(1<<30, 2000))
+			req.Deadline, req.ExpectedOutputTokens, req.RefuseOnMiss = time.Now().Add(within), output, true
+			if x, err = w.Explain(context.Background(), req); err != nil {
+				t.Fatal(err)
+			}
+			req.ExplainOnly = false
+			sel, err := w.Select(context.Background(), req, false)
+			return sel.Rank, x, err
+		}
+		if _, x, err := ask(time.Second, new(uint32(1e6))); err != nil || x.Target.Holding != 2 || x.Candidates[0].PerOutput != 0 {
+			t.Errorf("before there were answers: %v, %+v", err, x.Target)
+		}
+		do := func(err error) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		perToken := map[uint64]time.Duration{0: 10 * time.Millisecond, 1: 40 * time.Millisecond}
+		for i := range 30 {
+			id := fmt.Sprint("a", i)
+			rank := w.Book(id, servicetest.Prompt(uint32(i)<<13, 100)).Rank
+			do(w.PrefillComplete(id))
+			for range 10 {
+				time.Sleep(perToken[rank.Worker] * servicetest.BlockSize)
+				do(w.OutputBlock(id, nil))
+			}
+			do(w.Free(id))
+		}
+		time.Sleep(2 * time.Second)
+		for _, r := range learned(w, t).Ranks {
+			if got, want := r.PerOutput, perToken[r.Rank.Worker].Seconds(); got < 0.95*want || got > 1.05*want {
+				t.Errorf("a token of %v takes %g s, want %g", r.Rank, got, want)
+			}
+		}
+		if _, x, err := ask(time.Second, nil); err != nil || x.Target.Holding != 2 {
+			t.Errorf("without an expectation: %v, %+v", err, x.Target)
+		}
+		for range 20 { // 100 tokens take 1 s on rank 0, and 4 s on rank 1
+			if chosen, x, err := ask(3*time.Second, new(uint32(100))); err != nil || chosen.Worker != 0 || x.Target.Holding != 1 {
+				t.Errorf("100 tokens within 3 s: on %v, %v, %+v", chosen, err, x.Target)
+			}
+		}
+		if _, x, err := ask(8*time.Second, new(uint32(100))); err != nil || x.Target.Holding != 2 {
+			t.Errorf("100 tokens within 8 s: %v, %+v", err, x.Target)
+		}
+		_, _, err := ask(3*time.Second, new(uint32(1000)))
+		missed, is := errors.AsType[*contract.TargetError](err)
+		if !is || missed.Predicted < 500*time.Millisecond || missed.Predicted > 600*time.Millisecond || missed.RetryAfter() != 1 {
+			t.Errorf("1000 tokens within 3 s: %v, %+v", err, missed)
+		}
+		if _, _, err = ask(3*time.Second, new(uint32(math.MaxUint32))); contract.KindOf(err) != contract.TargetMissed {
+			t.Errorf("the longest answer within 3 s: %v", err)
 		}
 	})
 }

@@ -22,6 +22,7 @@ var (
 	ttftToken       = predictionFamilies.Gauge("ttft_token_seconds", "Predicted time of a prefill for each token to compute.", scopeLabels...)
 	ttftContext     = predictionFamilies.Gauge("ttft_context_seconds", "Predicted time of a prefill for each token to compute and token that it attends to.", scopeLabels...)
 	ttftSpeed       = predictionFamilies.Gauge("ttft_rank_time_ratio", "Learned time of a rank's prefills by that of its scope.", rankLabels...)
+	ttftOutput      = predictionFamilies.Gauge("ttft_rank_output_token_seconds", "Learned time of a rank for each token of an answer after the first: the median of its answers.", rankLabels...)
 	ttftError       = predictionFamilies.Gauge("ttft_error_ratio", "Observed time to first token over the predicted one that this share of requests has at most, as learned.", append(scopeLabels[:2:2], "share")...)
 	ttftRankError   = predictionFamilies.Gauge("ttft_rank_error_ratio", "The same of a rank.", append(rankLabels[:4:4], "share")...)
 	ttftHeld        = predictionFamilies.Gauge("ttft_held_ratio", "Share of the latest 256 first tokens that came within the ninth decile of their prediction: 0.9 if it is right.", scopeLabels...)
@@ -75,6 +76,9 @@ func (p Predictions) Collect(ch chan<- prometheus.Metric) {
 			listed++
 			labels := []string{sc.Model, sc.Tenant, strconv.FormatUint(r.Rank.Worker, 10), strconv.FormatUint(uint64(r.Rank.DP), 10)}
 			metrics.Send(ch, ttftSpeed, r.Speed, labels...)
+			if r.PerOutput > 0 {
+				metrics.Send(ch, ttftOutput, r.PerOutput, labels...)
+			}
 			sendErrors(ch, ttftRankError, r.Calibration, labels...)
 		}
 	}

@@ -65,7 +65,9 @@ type ExplainedRank struct {
 	PredictedPrefill float64      `json:"predicted_prefill_seconds"`
 	PredictedDelay   float64      `json:"predicted_delay_seconds"`
 	SpeedFactor      float64      `json:"speed_factor"` // the rank's time relative to its fleet's
-	Source           string       `json:"source"`       // learned, default or fallback
+	// OutputToken is the learned time of the rank for each token of an answer, in seconds; 0: it is unknown.
+	OutputToken float64 `json:"output_token_seconds"`
+	Source      string  `json:"source"` // learned, default or fallback
 }
 
 // ExcludedRank is a rank that could not be chosen.

@@ -49,6 +49,7 @@ func (l *Ledger) OutputBlock(id string, fraction *float64) error {
 	}
 	return l.withEntry(id, nil, func(r *entry) {
 		r.scope.observeOutput(r)
+		r.scope.noteOutput(r)
 		r.scope.addOutput(r, fraction)
 		r.scope.renew(r)
 	})
@@ -101,6 +102,7 @@ func (l *Ledger) prefillComplete(r *entry) {
 
 func (l *Ledger) free(r *entry) {
 	r.scope.observeFree(r)
+	r.scope.observeGenerated(r)
 	r.scope.end(r, history.Freed)
 	l.counts.freed.Add(1)
 	l.obs.Freed(r.event())

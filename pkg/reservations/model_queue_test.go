@@ -13,6 +13,7 @@ type modelQueued struct {
 	predicted                       float64
 	booked, completed               time.Duration
 	unreportedToldOf, completedTold bool
+	firstOutput, lastOutput         time.Duration // since booked
 }
 
 // modelPrefills is what the model knows of prefills: the last completion on each rank,
@@ -41,6 +42,10 @@ func (p *prefillsTold) Unreported(at time.Duration, slot uint32, r catalog.Rank)
 
 func (p *prefillsTold) Freed(at time.Duration, slot uint32, r catalog.Rank, booked, completed time.Duration) {
 	p.note("freed", at, slot, r, booked, completed)
+}
+
+func (p *prefillsTold) Generated(slot uint32, r catalog.Rank, blocks uint64, took time.Duration) {
+	p.note("generated", slot, r, blocks, took)
 }
 
 // sizes returns u and L.
@@ -93,6 +98,20 @@ func (m *model) freedPrefill(b *modelEntry) {
 	m.unreportedPrefill(b)
 	if b.queued.completedTold {
 		m.prefills.told.Freed(m.now, b.slot, b.rank, b.queued.booked, b.queued.completed)
+	}
+	// The ledger notes tenths of a millisecond, the first of which is not told from the beginning.
+	const unit = time.Millisecond / 10
+	first, last := max(unit, b.queued.firstOutput.Truncate(unit)), max(unit, b.queued.lastOutput.Truncate(unit))
+	if b.origin.Process == 1 && len(b.outputs) > 1 && last > first {
+		m.prefills.told.Generated(b.slot, b.rank, uint64(len(b.outputs)-1), last-first)
+	}
+}
+
+// outputOf notes when a block of output came.
+func (m *model) outputOf(b *modelEntry) {
+	b.queued.lastOutput = m.now - b.queued.booked
+	if len(b.outputs) == 1 {
+		b.queued.firstOutput = b.queued.lastOutput
 	}
 }
 

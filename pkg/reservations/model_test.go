@@ -187,6 +187,7 @@ func (m *model) output(id string, fraction *int) error {
 	}
 	m.unreportedPrefill(b)
 	b.outputs = append(b.outputs, unit)
+	m.outputOf(b)
 	m.touch(b)
 	if fraction == nil {
 		return nil

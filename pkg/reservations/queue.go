@@ -2,6 +2,7 @@ package reservations
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -27,6 +28,9 @@ type PrefillObserver interface {
 	Unreported(at time.Duration, slot uint32, r catalog.Rank)
 	// Freed: a caller freed a reservation for which Completed was called.
 	Freed(at time.Duration, slot uint32, r catalog.Rank, booked, completed time.Duration)
+	// Generated: a caller freed a reservation of this process, tracked or not, of whose output it had reported
+	// so many blocks after the first one; the last of them came took after the first.
+	Generated(slot uint32, r catalog.Rank, blocks uint64, took time.Duration)
 }
 
 // SetPrefills makes the ledger keep a queue (see View.Queue) for each rank of the scopes
@@ -101,11 +105,16 @@ type queued struct {
 	booked         time.Duration
 	completed      time.Duration // when its prefill was completed, if reported
 	predicted      float32       // Placement.Predicted
-	waiting        bool          // it is in the list
-	reported       bool          // Completed was called for it
-	unreported     bool          // Unreported was called for it, or it is older than the queue
-	unknown        bool          // see entry.workUnknown
+	// When the first and the last block of output were reported, in outputUnit after booked; 0: none was.
+	firstOutput, lastOutput uint32
+	waiting                 bool // it is in the list
+	reported                bool // Completed was called for it
+	unreported              bool // Unreported was called for it, or it is older than the queue
+	unknown                 bool // see entry.workUnknown
 }
+
+// outputUnit is the unit of queued.firstOutput. An answer may take 119 hours.
+const outputUnit = 100 * time.Microsecond
 
 // maxQueued bounds numbers of tokens, so that the product of two fits into 64 bits.
 const maxQueued = 1<<31 - 1
@@ -128,6 +137,9 @@ func (q *queue) begin(held []*entry, at time.Duration) {
 	for i, r := range held {
 		q.note(r, 0, 0)
 		q.all[i].unreported = true
+		if r.fullOutput+r.decayedOutput > 0 {
+			q.all[i].firstOutput = math.MaxUint32 // nobody knows when it came
+		}
 		if r.track && !r.prefillDone {
 			waiting = append(waiting, r)
 		}
@@ -271,6 +283,33 @@ func (s *scope) observeCompletion(r *entry) {
 func (s *scope) observeOutput(r *entry) {
 	if q := s.queueOf(r); q != nil && !r.prefillDone {
 		s.observeUnreported(r, &q.all[r.inRank])
+	}
+}
+
+// queuedOf returns the queue's part about a reservation of this process, tracked or not; nil: there is no observer.
+func (s *scope) queuedOf(r *entry) *queued {
+	if s.prefills == nil || r.origin.Process != s.ledger.process {
+		return nil
+	}
+	return &s.loads[r.slot].queue.all[r.inRank]
+}
+
+// noteOutput notes when a caller's output block has come.
+func (s *scope) noteOutput(r *entry) {
+	x := s.queuedOf(r)
+	if x == nil {
+		return
+	}
+	x.lastOutput = uint32(min(max(1, (s.ledger.at()-x.booked)/outputUnit), math.MaxUint32))
+	if x.firstOutput == 0 {
+		x.firstOutput = x.lastOutput
+	}
+}
+
+// observeGenerated is called before a caller's free takes effect.
+func (s *scope) observeGenerated(r *entry) {
+	if x := s.queuedOf(r); x != nil && x.lastOutput > x.firstOutput {
+		s.prefills.Generated(r.slot, r.rank, r.fullOutput+r.decayedOutput-1, time.Duration(x.lastOutput-x.firstOutput)*outputUnit)
 	}
 }
 

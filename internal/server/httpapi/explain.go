@@ -208,5 +208,8 @@ func appendCandidate(out []byte, r selection.ExplainedRank) []byte {
 	out = appendFloatField(out, "predicted_prefill_seconds", r.Predicted.Prefill)
 	out = appendFloatField(out, "predicted_delay_seconds", r.Predicted.Delay)
 	out = appendFloatField(out, "speed_factor", r.Speed)
+	if r.PerOutput > 0 {
+		out = appendFloatField(out, "output_token_seconds", r.PerOutput)
+	}
 	return append(appendStringField(out, "source", string(r.Source)), '}')
 }

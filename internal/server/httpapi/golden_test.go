@@ -86,7 +86,7 @@ func TestAnswers(t *testing.T) {
 				Calibration: ttft.Calibration{Samples: 480, Q50: 1, Q90: 1.25},
 				Compared:    ttft.Compared{Predictions: 256, Held: 0.875, Deciles: []ttft.Decile{{Predicted: 0.5, Observed: 0.75}}},
 				Flow:        ttft.Flow{Arrivals: 3.5, Work: 1},
-				Ranks:       []selection.RankQueue{{Rank: rank, Queue: ttft.Queue{Speed: 1.5, Prefills: 2}, Wait: 0.25}},
+				Ranks:       []selection.RankQueue{{Rank: rank, Queue: ttft.Queue{Speed: 1.5, Prefills: 2}, Wait: 0.25, PerOutput: 0.0125}},
 				Rails: []ttft.RailState{
 					{Rail: ttft.LateRank, Engaged: true, Ranks: []catalog.Rank{rank}, Engagements: 2}, {Rail: ttft.LateScope},
 				},

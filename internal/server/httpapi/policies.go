@@ -154,6 +154,11 @@ func appendRankQueue(out []byte, r selection.RankQueue) []byte {
 	out = appendFloatField(out, "time_ratio", r.Queue.Speed)
 	out = appendUintField(out, "prefills", r.Queue.Prefills)
 	out = appendFloatField(out, "wait_seconds", r.Wait)
+	if r.PerOutput > 0 {
+		out = appendFloatField(out, "output_token_seconds", r.PerOutput)
+	} else {
+		out = appendNull(out, "output_token_seconds")
+	}
 	return append(out, '}')
 }
 

@@ -27,6 +27,7 @@ type Learner struct {
 	silent      int                    // number of latest reservations, in a row, that brought nothing to learn
 	restored    map[catalog.Rank]known // from an earlier process, of ranks not seen yet
 	errors      errorQuantiles         // of all ranks
+	outputs     outputTimes            // likewise
 	recently    predictions
 	rails       [rails]RailState // without Ranks
 	changes     []Change
@@ -39,9 +40,12 @@ type Model struct {
 	Fallback bool
 	// Calibration is that of all ranks together.
 	Calibration Calibration
-	traffic     traffic
-	first       time.Duration // time of the first reservation, if began
-	began       bool
+	// PerOutput is the time per output token of all ranks together, in seconds, 0 if too little is known: see
+	// Learner.PerOutput.
+	PerOutput float64
+	traffic   traffic
+	first     time.Duration // time of the first reservation, if began
+	began     bool
 }
 
 // traffic has the sums of which a Flow is the average. They decay with the time constant flowTime: what
@@ -133,24 +137,28 @@ func (f *Flows) Rank(slot uint32, r catalog.Rank) Flow {
 
 // rankState is the state of the rank in a slot.
 type rankState struct {
-	rank    catalog.Rank
-	speed   atomic.Uint64 // m, as bits of a float64
-	q90     atomic.Uint64 // the ninth decile of errors, likewise; 0: there are too few
-	late    atomic.Bool
-	traffic atomic.Pointer[traffic]
-	stalled bool
-	looks   int  // latest looks, in a row, that contradict stalled
-	sampled bool // ratio has a sample
-	ratio   ratio
-	errors  errorQuantiles
-	recent  window
-	pending []sample // the oldest first; younger than sameMoment, so Freed may still reject them
+	rank  catalog.Rank
+	speed atomic.Uint64 // m, as bits of a float64
+	q90   atomic.Uint64 // the ninth decile of errors, likewise; 0: there are too few
+	// perOutput is the median of outputs, likewise; 0: there are too few.
+	perOutput atomic.Uint64
+	late      atomic.Bool
+	traffic   atomic.Pointer[traffic]
+	stalled   bool
+	looks     int  // latest looks, in a row, that contradict stalled
+	sampled   bool // ratio has a sample
+	ratio     ratio
+	errors    errorQuantiles
+	outputs   outputTimes
+	recent    window
+	pending   []sample // the oldest first; younger than sameMoment, so Freed may still reject them
 }
 
 // known is what an earlier process has learned of a rank.
 type known struct {
-	ratio  ratio
-	errors errorQuantiles
+	ratio   ratio
+	errors  errorQuantiles
+	outputs outputTimes
 }
 
 // sample is a completed prefill.
@@ -229,7 +237,8 @@ func (l *Learner) state(slot uint32, r catalog.Rank) *rankState {
 	s = &rankState{rank: r, ratio: newRatio()}
 	s.traffic.Store(&traffic{since: l.Model().traffic.since})
 	if known, ok := l.restored[r]; ok {
-		s.ratio, s.errors = known.ratio, known.errors
+		s.ratio, s.errors, s.outputs = known.ratio, known.errors, known.outputs
+		s.perOutput.Store(math.Float64bits(s.outputs.perToken()))
 		delete(l.restored, r)
 	}
 	s.publish()
@@ -536,11 +545,12 @@ func (l *Learner) States() []RailState {
 }
 
 // RankSpeed is the speed of a rank: its time relative to the fleet's, above 1 if it is
-// slower; and how far its predictions are off.
+// slower; how far its predictions are off; and its time per output token.
 type RankSpeed struct {
 	Rank        catalog.Rank
 	Speed       float64
 	Calibration Calibration
+	PerOutput   float64 // as Learner.PerOutput returns it
 }
 
 // Samples returns the number of completed prefills that the model was learned from.
@@ -555,9 +565,9 @@ func (l *Learner) Speeds() []RankSpeed {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var speeds []RankSpeed
-	for _, s := range *l.ranks.Load() {
+	for slot, s := range *l.ranks.Load() {
 		if s != nil {
-			speeds = append(speeds, RankSpeed{s.rank, math.Float64frombits(s.speed.Load()), s.errors.calibration()})
+			speeds = append(speeds, RankSpeed{s.rank, math.Float64frombits(s.speed.Load()), s.errors.calibration(), l.PerOutput(uint32(slot), s.rank)})
 		}
 	}
 	return speeds

@@ -19,6 +19,33 @@ type state struct {
 	Theta    [3]float64    `json:"theta"`
 	Ranks    []rankTimes   `json:"ranks"`
 	Errors   *errorState   `json:"errors,omitempty"`
+	Outputs  *outputState  `json:"outputs,omitempty"`
+}
+
+// outputState has the logarithm of a median of times per output token, in seconds.
+type outputState struct {
+	Answers uint64  `json:"answers"`
+	Q50     float64 `json:"q50"`
+}
+
+func (o *outputTimes) state() *outputState {
+	if o.q50.N == 0 {
+		return nil
+	}
+	return &outputState{o.q50.N, o.q50.At}
+}
+
+// times returns the same median; of nil that without answers.
+func (o *outputState) times() (t outputTimes) {
+	if o != nil {
+		t.q50 = quantile{o.Answers, o.Q50}
+	}
+	return t
+}
+
+// plausible reports whether the median is one of times per output token.
+func (o *outputState) plausible() bool {
+	return o == nil || o.Q50 >= math.Log(minPerOutput)-1 && o.Q50 <= math.Log(maxPerOutput)+1
 }
 
 // errorState has the logarithms of two quantiles of errors.
@@ -49,7 +76,8 @@ type rankTimes struct {
 	Observed  float64 `json:"observed"`  // seconds
 	Predicted float64 `json:"predicted"` // seconds
 
-	Errors *errorState `json:"errors,omitempty"`
+	Errors  *errorState  `json:"errors,omitempty"`
+	Outputs *outputState `json:"outputs,omitempty"`
 }
 
 const (
@@ -67,18 +95,20 @@ func (l *Learner) MarshalJSON() ([]byte, error) {
 	defer l.mu.Unlock()
 	s := state{
 		Version: stateVersion, Samples: l.samples, Ranks: []rankTimes{},
-		Products: l.fit.products, Times: l.fit.times, Theta: l.fit.theta, Errors: l.errors.state(),
+		Products: l.fit.products, Times: l.fit.times, Theta: l.fit.theta, Errors: l.errors.state(), Outputs: l.outputs.state(),
 	}
-	add := func(r catalog.Rank, t ratio, e errorQuantiles) {
-		s.Ranks = append(s.Ranks, rankTimes{Worker: r.Worker, DP: r.DP, Observed: t.Observed, Predicted: t.Predicted, Errors: e.state()})
+	add := func(r catalog.Rank, of known) {
+		s.Ranks = append(s.Ranks, rankTimes{
+			Worker: r.Worker, DP: r.DP, Observed: of.ratio.Observed, Predicted: of.ratio.Predicted, Errors: of.errors.state(), Outputs: of.outputs.state(),
+		})
 	}
 	for _, of := range *l.ranks.Load() {
 		if of != nil {
-			add(of.rank, of.ratio, of.errors)
+			add(of.rank, known{of.ratio, of.errors, of.outputs})
 		}
 	}
 	for r, of := range l.restored {
-		add(r, of.ratio, of.errors)
+		add(r, of)
 	}
 	slices.SortFunc(s.Ranks, func(a, b rankTimes) int {
 		return catalog.Rank{Worker: a.Worker, DP: a.DP}.Compare(catalog.Rank{Worker: b.Worker, DP: b.DP})
@@ -107,15 +137,16 @@ func (l *Learner) UnmarshalJSON(b []byte) error {
 	l.samples = s.Samples
 	l.fit = fit{products: s.Products, times: s.Times, theta: s.Theta}
 	for _, r := range s.Ranks {
-		l.restored[catalog.Rank{Worker: r.Worker, DP: r.DP}] = known{ratio{r.Observed, r.Predicted}, r.Errors.quantiles()}
+		l.restored[catalog.Rank{Worker: r.Worker, DP: r.DP}] = known{ratio{r.Observed, r.Predicted}, r.Errors.quantiles(), r.Outputs.times()}
 	}
-	l.errors = s.Errors.quantiles()
+	l.errors, l.outputs = s.Errors.quantiles(), s.Outputs.times()
+	m := *l.model.Load()
+	m.PerOutput = l.outputs.perToken()
 	if l.samples >= learnedSamples {
-		m := *l.model.Load()
 		m.Parameters = l.fit.parameters()
 		m.Learned, m.Mature, m.Calibration = true, l.samples >= matureSamples, l.errors.calibration()
-		l.model.Store(&m)
 	}
+	l.model.Store(&m)
 	return nil
 }
 
@@ -140,8 +171,8 @@ func (s *state) plausible() bool {
 	for _, r := range s.Ranks {
 		within(r.Observed, 0)
 		within(r.Predicted, math.SmallestNonzeroFloat64)
-		ok = ok && r.Errors.plausible()
+		ok = ok && r.Errors.plausible() && r.Outputs.plausible()
 	}
-	ok = ok && s.Errors.plausible()
+	ok = ok && s.Errors.plausible() && s.Outputs.plausible()
 	return ok
 }
