@@ -63,7 +63,7 @@ var mayImport = map[string][]string{
 	"internal/selection/affinity":       {"internal/selection/pauses", "pkg/catalog"},
 	"internal/selection/approximate":    {"pkg/memory", "pkg/catalog", "pkg/hashing", "pkg/indexer", "pkg/recovery"},
 	"internal/selection/contract":       {"internal/selection/overload", "pkg/catalog", "pkg/reservations"},
-	"internal/selection/counts":         {"internal/selection/identity", "internal/selection/overload", "pkg/catalog", "pkg/selector"},
+	"internal/selection/counts":         {"internal/selection/fairness", "internal/selection/identity", "internal/selection/overload", "pkg/catalog", "pkg/selector"},
 	"internal/selection/identity":       {},
 	"internal/selection/overload":       {},
 	"internal/selection/pauses":         {"pkg/catalog"},

@@ -26,6 +26,7 @@ func (s *Service) Collectors(dynamoAliases bool) []prometheus.Collector {
 		load.Collector{Streams: s.loads.streams, Scraper: s.loads.scraper},
 		telemetry.Engines{Counts: func() telemetry.EngineCounts { return engineCounts(s.reports) }},
 		telemetry.Saturations{All: full.all},
+		telemetry.Fairness{Registry: s.scopes},
 		telemetry.Predictions{Catalog: s.catalog, Learners: s.learners.All},
 	}
 	if s.describer != nil {

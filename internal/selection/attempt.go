@@ -384,8 +384,10 @@ func (a *attempt) bookChoice() error {
 	if claim := a.session.claim; claim != nil {
 		claim.Turn = a.session.turn(p.size.Tokens)
 	}
-	record := a.retry.newRecord(&a.session, a.scope.state.NewLease(), p, a.payer.Class != nil)
+	promised := a.newPromise()
+	record := a.retry.newRecord(&a.session, a.scope.state.NewLease(), p, a.payer.Class != nil || promised != nil)
 	if record != nil {
+		record.promise.Store(promised)
 		r.CallerState = record
 	}
 	chosen := &a.choice.chosen

@@ -66,6 +66,9 @@ func (a *attempt) countEnded(err error) {
 	if t := a.choice.target; t != nil && (err == nil && o != counts.Repeated || o == counts.TooLate) {
 		m.Targeted(t.outcome())
 	}
+	if o == counts.TooLate {
+		a.refusePromise()
+	}
 	if err == nil && o != counts.Repeated {
 		countChoice(a.prefills(), m)
 		if a.pair != nil {

@@ -27,6 +27,12 @@ type charge struct {
 	scopes *scopes.Registry // has the time
 }
 
+func (c *charge) prefillEnded() {
+	if c != nil {
+		c.PrefillEnded(c.scopes.Seconds())
+	}
+}
+
 func (c *charge) end() {
 	if c != nil {
 		c.End(c.scopes.Seconds())
@@ -75,15 +81,4 @@ func (c *choice) predictedPrefill(tokens uint64) float64 {
 		speed, _ = l.Rank(c.chosen.Slot, c.chosen.Rank)
 	}
 	return speed * model.Prefill(float64(tokens), float64(c.prompt.size.Tokens))
-}
-
-// prefillEnded replaces the predicted prefill of a reservation by the observed one, if somebody pays for it.
-func (a *API) prefillEnded(id string) {
-	if !a.scopes.Fair() {
-		return
-	}
-	live, _ := a.ledger.Find(id)
-	if r, local := live.CallerState.(*idempotencyRecord); local && r != nil && r.charge != nil {
-		r.charge.PrefillEnded(a.scopes.Seconds())
-	}
 }

@@ -309,6 +309,7 @@ type idempotencyRecord struct {
 	last    *last             // nil: the session goes on
 	lease   *approximate.Lease
 	charge  *charge // nil: nobody pays for the engine time
+	promise atomic.Pointer[promise]
 
 	// The answer and what identifies the request. Set before the reservation can be found, and
 	// guarded by answers.mu from then on.
@@ -378,8 +379,20 @@ func (r *idempotencyRecord) size() int64 {
 // pairBytes is what a side of a pair adds to a cached answer.
 const pairBytes = 512
 
+// PrefillEnded implements reservations.CallerState.
+func (r *idempotencyRecord) PrefillEnded(reported bool) {
+	r.charge.prefillEnded()
+	if reported {
+		r.promise.Load().firstTokenCame()
+	}
+}
+
+// ReservationFreed implements reservations.CallerState.
+func (r *idempotencyRecord) ReservationFreed() { r.promise.Load().ended(true) }
+
 // ReservationEnded implements reservations.CallerState.
 func (r *idempotencyRecord) ReservationEnded() {
+	r.promise.Load().ended(false)
 	r.answers.end(r)
 	r.claim.Release()
 	r.running.End()

@@ -171,6 +171,7 @@ func (a *attempt) bookPair() error {
 	if decode == nil {
 		decode = &idempotencyRecord{answers: &a.api.idempotency.answers, id: a.retry.id, state: recordEvicted}
 	}
+	decode.promise.Store(a.newPromise())
 	prefill := &idempotencyRecord{
 		answers: &a.api.idempotency.answers, lease: a.scope.state.NewLease(), id: a.retry.id, state: recordEvicted,
 	}

@@ -88,6 +88,9 @@ type SelectRequest struct {
 	TTFTTarget time.Duration
 	// Deadline is when it wants its whole answer, see DeadlineOf; zero: it does not say.
 	Deadline time.Time
+	// OnlyPrefill: the request is for the prefill alone of one that has a reservation of its own for the answer, by which it is
+	// counted what came of the target and of the deadline.
+	OnlyPrefill bool `json:"-"`
 	// RefuseOnMiss: the request is refused if it is predicted to miss one of them, instead of being placed all the same.
 	RefuseOnMiss bool
 
@@ -337,6 +340,9 @@ type Rebooking struct {
 	ID        string
 	Selection *Selection   // their answer
 	Rank      catalog.Rank // where it is booked now
+	// Former is the id of the reservation whose place this one takes; "": that has ended. What was promised to it is
+	// promised to this one.
+	Former string
 	// After is the registration of Rank under which the request was booked last; 0: it was not
 	// booked on this rank.
 	After       uint64

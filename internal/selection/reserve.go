@@ -100,7 +100,13 @@ func (a *API) rebook(req *Rebooking) (registration uint64, err error) {
 		TrackPrefill: sel.TrackPrefill && !req.PrefillDone, ExpectedOutput: req.ExpectedOutputTokens,
 	}
 	p.record = &idempotencyRecord{prompt: identityOf(hashes, sel.ISLTokens)}
-	_, err = a.book(&p, Refuse)
+	former := a.recordOf(req.Former)
+	if former != nil {
+		p.record.promise.Store(former.promise.Swap(nil))
+	}
+	if _, err = a.book(&p, Refuse); err != nil && former != nil {
+		former.promise.Store(p.record.promise.Swap(nil))
+	}
 	return p.registration, err
 }
 

@@ -77,8 +77,8 @@ func (r *retry) end() {
 }
 
 // newRecord returns the idempotency record for the reservation, with the use that the request makes of its session and the
-// lease of its blocks (nil: none); nil if it needs no record. paid: its engine time is charged.
-func (r *retry) newRecord(s *session, lease *approximate.Lease, p *prompt, paid bool) *idempotencyRecord {
+// lease of its blocks (nil: none); nil if it needs no record. followed: its engine time is charged, or something is promised.
+func (r *retry) newRecord(s *session, lease *approximate.Lease, p *prompt, followed bool) *idempotencyRecord {
 	r.record = nil
 	claim, last := s.claim, s.last()
 	switch answers := &r.api.idempotency.answers; {
@@ -86,7 +86,7 @@ func (r *retry) newRecord(s *session, lease *approximate.Lease, p *prompt, paid 
 		r.record = &idempotencyRecord{
 			answers: answers, claim: claim, lease: lease, id: r.id, selected: true, last: last, prompt: p.identity(&r.Prompt),
 		}
-	case claim != nil || lease != nil || paid || last != nil: // the id was generated here, so no retry can have it
+	case claim != nil || lease != nil || followed || last != nil: // the id was generated here, so no retry can have it
 		r.record = &idempotencyRecord{answers: answers, claim: claim, lease: lease, id: r.id, last: last, state: recordEvicted}
 	}
 	return r.record
@@ -105,13 +105,18 @@ func (r *retry) bookedAs() string {
 func (r *retry) cancel() {
 	switch a := r.api; {
 	case r.record == nil || !r.record.selected: // the id is known to this call only
+		a.Abandon(r.id)
 		_ = a.Free(r.id) // ErrNotFound: its worker has left, and the reservation with it
 	case !a.idempotency.answers.cancel(r.record):
 	case r.record.prefill != nil:
+		r.record.promise.Load().ended(false)
 		_ = a.ledger.FreeWith(reservations.PrefillID(r.id), r.record.prefill)
 		_ = a.ledger.FreeWith(reservations.DecodeID(r.id), r.record)
 		a.scopes.LoadChanged()
-	case a.ledger.FreeWith(r.bookedAs(), r.record) == nil:
-		a.scopes.LoadChanged()
+	default:
+		r.record.promise.Load().ended(false)
+		if a.ledger.FreeWith(r.bookedAs(), r.record) == nil {
+			a.scopes.LoadChanged()
+		}
 	}
 }

@@ -242,7 +242,6 @@ func (a *API) prefillComplete(id string) error {
 			a.noteSide(id, time.Now())
 		}
 		a.decisions.completed(id)
-		a.prefillEnded(id)
 		a.scopes.LoadChanged()
 	}
 	return err
@@ -258,7 +257,6 @@ func (a *API) PrefillInferred(id string) error {
 func (a *API) prefillInferred(id string) error {
 	err := a.ledger.PrefillInferred(id)
 	if err == nil {
-		a.prefillEnded(id)
 		a.scopes.LoadChanged()
 	}
 	return err

@@ -123,7 +123,7 @@ func (t *turn) Waiter() admission.Waiter {
 		Tokens:         p.size.Tokens,
 		Uncached:       p.size.Tokens - min(p.size.Tokens, best),
 		Lane:           admission.Lane{Filter: t.filter.Key()},
-		Tenant:         cmp.Or(t.FairTenant, t.Scope.Tenant),
+		Tenant:         t.payingTenant(),
 		Program:        cmp.Or(t.FairnessID, t.Parent, t.Session),
 	}
 	if pinned := t.Pinned; pinned != nil {
@@ -171,6 +171,7 @@ func (t *turn) BeforeWait(class *admission.Class) error {
 	if t.retry.possible() && t.api.idempotency.conflict(*t.ReservationID, t.Scope) != nil {
 		return errBookedMeanwhile
 	}
+	t.payer.PolicyClass = class.Name               // until its turn
 	if t.NoWait && t.scope.rules.Queue.Enabled() { // a request that is delayed does not wait for a busy rank
 		return errBusy
 	}

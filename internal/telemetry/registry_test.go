@@ -32,7 +32,7 @@ var rewrite = flag.Bool("rewrite", false, "write golden files")
 func declared(aliases bool) []metrics.Family {
 	lists := []*metrics.Families{
 		&workerFamilies, &workersFileFamilies, &rankFamilies, &scopeFamilies, &reservationFamilies, &counts.Families, &decisionFamilies,
-		&eventFamilies, &conductorFamilies, &replicaFamilies, &recoveryFamilies, &snapshotFamilies, &requestFamilies, &buildFamilies, &processFamilies, &memoryFamilies, &scannedFamilies, &socketFamilies, &predictionFamilies, &kubernetes.Families, &gateway.Families, &gateway.ProxyFamilies, &connections.Families, &engineFamilies, &saturationFamilies, &descriptionFamilies, &load.Families, &bus.Families, &fleet.Families, &tracing.Families,
+		&eventFamilies, &conductorFamilies, &replicaFamilies, &recoveryFamilies, &snapshotFamilies, &requestFamilies, &buildFamilies, &processFamilies, &memoryFamilies, &scannedFamilies, &socketFamilies, &predictionFamilies, &fairnessFamilies, &kubernetes.Families, &gateway.Families, &gateway.ProxyFamilies, &connections.Families, &engineFamilies, &saturationFamilies, &descriptionFamilies, &load.Families, &bus.Families, &fleet.Families, &tracing.Families,
 	}
 	if aliases {
 		lists = []*metrics.Families{&indexerFamilies, &indexerRequestFamilies}

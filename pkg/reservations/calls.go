@@ -30,7 +30,7 @@ func (l *Ledger) PrefillComplete(id string) error { return l.withEntry(id, nil, 
 func (l *Ledger) PrefillInferred(id string) error {
 	return l.withEntry(id, nil, func(r *entry) {
 		r.scope.observeOutput(r)
-		l.prefillComplete(r)
+		l.prefillComplete(r, false)
 	})
 }
 
@@ -90,12 +90,15 @@ func (l *Ledger) FreeIn(sc catalog.Scope, id string) error {
 // prefillReported, prefillComplete and free need the lock of r's scope.
 func (l *Ledger) prefillReported(r *entry) {
 	r.scope.loads[r.slot].signs++
-	l.prefillComplete(r)
+	l.prefillComplete(r, true)
 }
 
-func (l *Ledger) prefillComplete(r *entry) {
+func (l *Ledger) prefillComplete(r *entry, reported bool) {
 	r.scope.observeCompletion(r)
 	r.scope.endPrefill(r)
+	if r.callerState != nil {
+		r.callerState.PrefillEnded(reported)
+	}
 	l.obs.PrefillCompleted(r.event())
 	r.scope.renew(r)
 }
@@ -103,6 +106,9 @@ func (l *Ledger) prefillComplete(r *entry) {
 func (l *Ledger) free(r *entry) {
 	r.scope.observeFree(r)
 	r.scope.observeGenerated(r)
+	if r.callerState != nil {
+		r.callerState.ReservationFreed()
+	}
 	r.scope.end(r, history.Freed)
 	l.counts.freed.Add(1)
 	l.obs.Freed(r.event())
@@ -158,11 +164,17 @@ func (e *entry) ifLive(f func(*entry)) bool {
 	return true
 }
 
-// CallerState is what a caller attaches to a reservation of this ledger while it is live.
+// CallerState is what a caller attaches to a reservation of this ledger while it is live. Its methods
+// are called under the scope's lock and must not block or call the ledger.
 type CallerState interface {
+	// PrefillEnded is called when the prefill has ended, perhaps more than once: a caller has reported it, here or
+	// at another replica, or has inferred it here.
+	PrefillEnded(reported bool)
+	// ReservationFreed is called before ReservationEnded if a caller has freed the reservation, here or at another
+	// replica.
+	ReservationFreed()
 	// ReservationEnded is called once, however the reservation ended: by a free, by
-	// age, with its lease or with its rank. It is called under the scope's lock and
-	// must not block or call the ledger. It is not called if Book fails.
+	// age, with its lease or with its rank. It is not called if Book fails.
 	ReservationEnded()
 }
 

@@ -189,6 +189,12 @@ func (run *randomRun) find(id string) {
 // countedEnd is a caller state that counts its ends.
 type countedEnd struct{ n int }
 
+// PrefillEnded is part of CallerState.
+func (c *countedEnd) PrefillEnded(bool) {}
+
+// ReservationFreed is part of CallerState.
+func (c *countedEnd) ReservationFreed() {}
+
 // ReservationEnded is part of CallerState.
 func (c *countedEnd) ReservationEnded() { c.n++ }
 

@@ -204,6 +204,9 @@ func (l *Ledger) ApplyPrefillCompleted(ref Ref) ApplyResult {
 			return Known
 		}
 		s.endPrefill(r)
+		if r.callerState != nil {
+			r.callerState.PrefillEnded(true)
+		}
 		return Applied
 	})
 }
@@ -216,6 +219,9 @@ func (l *Ledger) ApplyFreed(ref Ref) ApplyResult {
 	ended := l.noteStep(&ref, history.NoteFreed, at) // first: see Ledger
 	early := func() { l.unnumbered.FreedEarly(ref.key(), at) }
 	return l.applyStep(ref, ended, early, func(s *scope, r *entry) ApplyResult {
+		if r.callerState != nil {
+			r.callerState.ReservationFreed()
+		}
 		s.end(r, history.Freed)
 		l.counts.freed.Add(1)
 		return Applied

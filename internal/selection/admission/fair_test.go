@@ -267,7 +267,7 @@ func TestFairBound(t *testing.T) {
 func TestFairOff(t *testing.T) {
 	q := admission.NewQueue(fair(t, "by: none"))
 	w := &admission.Waiter{Tenant: "a"}
-	if q.Classify(w); q.Payer(w, 0) != (admission.Payer{}) {
+	if class := q.Classify(w); q.Payer(w, 0) != (admission.Payer{PolicyClass: class.Name}) {
 		t.Error("somebody pays")
 	}
 }

@@ -119,23 +119,49 @@ func NewQueue(policy *Policy) *Queue {
 	return q
 }
 
-// Payer is who pays for the engine time of a request. The zero Payer is nobody.
+// Payer is who pays for the engine time of a request. Without Class and Account it is nobody.
 type Payer struct {
-	Class   *fairness.Class
-	Account *fairness.Account
+	PolicyClass string // name of the request's class; "": it has none
+	Class       *fairness.Class
+	Account     *fairness.Account
 }
 
 // Payer returns who pays for a classified waiter. It is nobody if no class of the queue is fair. The requests of the other
 // classes count too, since they share the engines.
 func (q *Queue) Payer(w *Waiter, now float64) Payer {
 	if !q.fair {
-		return Payer{}
+		return Payer{PolicyClass: w.class.Name}
 	}
 	class := q.payers[w.class.index]
 	if w.account == nil {
 		w.account = class.Account(w.Tenant, w.Program, now)
 	}
-	return Payer{class, w.account}
+	return Payer{w.class.Name, class, w.account}
+}
+
+// FairClass is a class that is fair, with its accounts.
+type FairClass struct {
+	Name     string
+	Accounts *fairness.Class
+	Waiting  map[*fairness.Account]int // requests of tenants and programs that wait
+}
+
+// FairClasses lists the classes that are fair. waiting: Waiting is wanted.
+func (q *Queue) FairClasses(waiting bool) (all []FairClass) {
+	for _, b := range q.backlogs {
+		if b.fair == nil {
+			continue
+		}
+		f := FairClass{Name: b.class.Name, Accounts: b.fair}
+		if waiting {
+			f.Waiting = make(map[*fairness.Account]int)
+			for _, l := range b.lanes {
+				l.count(f.Waiting)
+			}
+		}
+		all = append(all, f)
+	}
+	return all
 }
 
 // Served gives those who have paid for a waiter that Next returned their new place.

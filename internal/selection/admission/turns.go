@@ -155,6 +155,16 @@ func (t *turns) rekey(class *fairness.Class, now float64) {
 	t.tenants.order()
 }
 
+// count adds how many requests of each tenant and program wait.
+func (t *turns) count(in map[*fairness.Account]int) {
+	for a, s := range t.of {
+		in[a] += len(s.waiters)
+		if s.parent != nil {
+			in[s.parent.account] += len(s.waiters)
+		}
+	}
+}
+
 // each calls f for every waiter, in no order, until it returns false.
 func (t *turns) each(f func(*Waiter) bool) bool {
 	for _, w := range t.waiters {

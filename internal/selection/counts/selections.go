@@ -177,7 +177,7 @@ func CauseLabel(cause int) string {
 // costs arbitrarily high, and these would dominate the histogram's sum.
 const maxSpread = 1 << 20
 
-// ModelSelections counts the selections of one model. Its methods take no lock.
+// ModelSelections counts the selections of one model. But for Promises, its methods take no lock.
 type ModelSelections struct {
 	outcomes         [numOutcomes]atomic.Uint64
 	issued, rejected [numRoutes]atomic.Uint64
@@ -185,6 +185,7 @@ type ModelSelections struct {
 	causes           [NumCauses]atomic.Uint64
 	pairs            [numPairReasons]atomic.Uint64
 	targets          [numTargets]atomic.Uint64
+	promises         promises
 
 	// Of answered selections:
 
@@ -292,6 +293,7 @@ func (m *ModelSelections) send(ch chan<- prometheus.Metric, model string) {
 	for t := range m.targets {
 		metrics.Send(ch, targetsTotal, m.targets[t].Load(), model, Target(t).String())
 	}
+	m.promises.send(ch, model)
 	for _, h := range []struct {
 		metrics.Family
 		*metrics.Histogram

@@ -56,6 +56,7 @@ type Account struct {
 	at       float64
 	seen     float64 // when it last had a request
 	running  int     // requests that are charged, and have not ended
+	outcomes [NumOutcomes]uint64
 }
 
 // Tenant returns the account of a program's tenant, or a itself.
@@ -65,6 +66,20 @@ func (a *Account) Tenant() *Account {
 	}
 	return a
 }
+
+// Outcome is what has come of what a request wanted of its times.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Attained    Outcome = iota // it came in time
+	Missed                     // it came later, or had not come in time when the request ended
+	Refused                    // the request was refused, because it was predicted to come later
+	NumOutcomes = int(iota)
+)
+
+// String returns the outcome's name.
+func (o Outcome) String() string { return [NumOutcomes]string{"attained", "missed", "refused"}[o] }
 
 // Class has the accounts of a class of requests.
 type Class struct {

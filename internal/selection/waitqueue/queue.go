@@ -176,5 +176,16 @@ func (q *Queue) Pending() (requests int, tokens uint64) {
 	return q.waiters.pending()
 }
 
+// FairClasses lists the classes of the queue that are fair between tenants. waiting: FairClass.Waiting is wanted.
+func (q *Queue) FairClasses(waiting bool) []admission.FairClass {
+	b, ok := q.waiters.(*busy)
+	if !ok {
+		return nil
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return b.queue.FairClasses(waiting)
+}
+
 // errPanicked is the error of a request that panicked while another caller's goroutine ran it.
 var errPanicked = &contract.Error{Kind: contract.Internal, Text: "internal error"}

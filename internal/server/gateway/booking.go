@@ -94,6 +94,7 @@ type booking struct {
 	// early is the sign that the prefill had ended before the reservation's id was known; nil: none.
 	early    *counts.PrefillSign
 	freed    bool
+	answered bool // the engine has given its whole answer
 	rebooked bool // the answering rank's reservation is younger than the request
 	expected *uint32
 	// output is how many tokens the engine has generated, outputBlocks how many blocks of them
@@ -201,6 +202,24 @@ func (b *booking) completePrefillLocked(by counts.PrefillSign) {
 		b.prefill = leg{}
 	}
 	b.metrics.PrefillCompleted(by)
+}
+
+// firstToken reports that the first token has come, whatever has told the end of the prefill.
+func (b *booking) firstToken() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.freed && b.answer.id != "" {
+		b.all.api.FirstToken(b.answer.id)
+	}
+}
+
+// answeredWhole notes that the engine has given its whole answer.
+func (b *booking) answeredWhole() {
+	if b != nil {
+		b.mu.Lock()
+		b.answered = true
+		b.mu.Unlock()
+	}
 }
 
 // at returns the endpoint of the booked rank, ip:port.
@@ -315,7 +334,7 @@ func (b *booking) move(to catalog.Rank, endpoint string) error {
 	b.answer.id = uuid.NewString()
 	b.answer.selection.Rank, b.answer.selection.Registration = to, 0
 	b.answer.selection.EffectivePrefillTokens = former.selection.ISLTokens // it is not known what is cached there
-	if err := b.rebookLocked(&b.answer); err != nil {
+	if err := b.rebookLocked(&b.answer, former.id); err != nil {
 		b.answer = former
 		return err
 	}
@@ -329,10 +348,10 @@ func (b *booking) move(to catalog.Rank, endpoint string) error {
 	return nil
 }
 
-// rebookLocked books a leg again.
-func (b *booking) rebookLocked(l *leg) error {
+// rebookLocked books a leg again, in place of the reservation former; "": that has ended.
+func (b *booking) rebookLocked(l *leg, former string) error {
 	registration, err := b.all.api.Rebook(&selection.Rebooking{
-		ID: l.id, Selection: &l.selection, Rank: l.selection.Rank, After: l.selection.Registration,
+		ID: l.id, Former: former, Selection: &l.selection, Rank: l.selection.Rank, After: l.selection.Registration,
 		PrefillDone: b.prefillDone, ExpectedOutputTokens: b.expected, Lease: b.all.lease,
 	})
 	if err != nil {
@@ -358,7 +377,7 @@ func (b *booking) renew() {
 			l.endpoint == "" || b.all.endpoint(b.scope, l.selection.Rank) != l.endpoint {
 			continue
 		}
-		if b.rebookLocked(l) == nil {
+		if b.rebookLocked(l, "") == nil {
 			b.metrics.Rebooked()
 		}
 	}
@@ -384,6 +403,9 @@ func (b *booking) free() {
 	b.freePrefill()
 	b.mu.Lock()
 	if b.answer.id != "" && !b.freed {
+		if !b.answered {
+			b.all.api.Abandon(b.answer.id)
+		}
 		_ = b.all.api.Free(b.answer.id)
 	}
 	b.freed = true

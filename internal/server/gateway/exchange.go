@@ -334,6 +334,7 @@ func (e *Exchange) follow(piece []byte) {
 			by = counts.PrefillByStream
 		}
 		e.booking.completePrefill(by)
+		e.booking.firstToken()
 	}
 	if r.Streams() {
 		e.booking.generated(r.Tokens())
@@ -357,6 +358,9 @@ func (e *Exchange) End() {
 		e.trace.used(u, said)
 		if predicted, ok := e.booking.predictedCached(); ok && said && u.HasCached {
 			e.metrics.CachedTokens(u.Cached, predicted)
+		}
+		if e.response.Started() {
+			e.booking.answeredWhole()
 		}
 		e.response = nil
 	}

@@ -352,7 +352,7 @@ func (r *request) adopt(sel *selection.Selection, expected *uint32, place *Place
 func (r *request) bookPrefill(ctx context.Context, b *booking, place *Placement, told bool) (booked bool, bad *Problem) {
 	for {
 		req := r.selection(true)
-		req.Session, req.Parent, req.NoWait = "", "", true
+		req.Session, req.Parent, req.NoWait, req.OnlyPrefill = "", "", true, true
 		req.SharesFrontend = func(e catalog.Entry) bool {
 			return e.Worker.RankCount() > 1 && e.Worker.RankEndpoints[e.DP] == "" && (!told || r.rankFor(e.Worker, e.DP) == nil)
 		}

@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -64,5 +65,49 @@ func TestTargetsIgnored(t *testing.T) {
 	}
 	if n := servicetest.Sum(w.Metrics()["request_targets_total"], "m", "ignored"); n != 2 {
 		t.Errorf("%g were counted", n)
+	}
+}
+
+// TestPromisesSeen: what came of a target is when the first token came to the client, whatever else has told the end of the
+// prefill; of a deadline, when the answer was whole. Answers that fail, and those that nobody waits for any more, hold no deadline.
+func TestPromisesSeen(t *testing.T) {
+	for name, tt := range map[string]struct {
+		play           func(e *envoy)
+		tokens, wholes float64
+	}{
+		"stream": {func(e *envoy) {
+			e.response(200, "text/event-stream", false)
+			e.chunk(event("a"), false)
+			e.chunk("data: [DONE]\n\n", true)
+		}, 1, 1},
+		"one piece": {func(e *envoy) {
+			e.response(200, "application/json", false)
+			e.chunk(`{"choices":[{"message":{"content":"a"}}]}`, true)
+		}, 1, 1},
+		"client gone": {func(e *envoy) {
+			e.response(200, "text/event-stream", false)
+			e.chunk(event("a"), false)
+		}, 1, 0},
+		"engine fails": {func(e *envoy) { e.response(500, "application/json", true) }, 0, 0},
+		"no answer":    {func(*envoy) {}, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := start(t)
+			w.put(1, 1)
+			e, p := w.post(chatPath, chat(servicetest.Prompt(1, 8), ""), "x-slo-ttft-ms", "3600000", "x-select-deadline-ms", "3600000", "x-tenant-id", "gold")
+			if p.status != 0 {
+				t.Fatalf("answered %d %s", p.status, p.answer)
+			}
+			tt.play(e)
+			e.close()
+			await(t, func() string {
+				got := w.Metrics()["promises_total"]
+				tokens, wholes := servicetest.Sum(got, "gold", "first_token"), servicetest.Sum(got, "gold", "answer")
+				if tokens != tt.tokens || wholes != tt.wholes || servicetest.Sum(got, "attained") != tokens+wholes {
+					return fmt.Sprint(got)
+				}
+				return ""
+			})
+		})
 	}
 }
