@@ -73,6 +73,9 @@ func (c *choice) pickByLoad(ranks []catalog.Entry, v *reservations.View) (i int,
 			if c.candidates[i] = candidate(b.scored[i], &c.prompt.overlap, v); !c.candidates[i].Known {
 				return 0, false
 			}
+			if c.session.kept.countsActive {
+				countActive(&c.candidates[i])
+			}
 		}
 	}
 	return i, true
@@ -104,6 +107,9 @@ func (b *byLoad) addGroups(c *choice, v *reservations.View) bool {
 				b.sets[w] &^= set[w]
 			}
 			b.sample = selector.Candidate{Device: c.prompt.overlap.Class(x), Shared: v.Class(y), Known: true}
+			if c.session.kept.countsActive {
+				countActive(&b.sample)
+			}
 			if !b.addGroup(c, set, v) {
 				return false
 			}

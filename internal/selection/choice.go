@@ -99,8 +99,12 @@ func (c *choice) needsAllCosts() bool {
 // score fills in the candidates of the ranks and computes their costs.
 func (c *choice) score(ranks []catalog.Entry, v *reservations.View) {
 	c.candidates = c.candidates[:0]
+	active := c.session.kept.countsActive
 	for _, e := range ranks {
 		cand := candidate(e, &c.prompt.overlap, v)
+		if active {
+			countActive(&cand)
+		}
 		if prefer := c.PreferredTaints; len(prefer) > 0 && c.Pinned == nil {
 			cand.Taint = selector.TaintFactor(prefer, e.Worker.HasTaint)
 		}
@@ -177,6 +181,9 @@ func (c *choice) costsOf(ranks []catalog.Entry, v *reservations.View) {
 	p := c.scope.rules.Policies
 	if p == nil {
 		c.costs = c.weights.Costs(c.prompt.size, c.candidates, c.costs)
+		if c.session.kept.session != "" { // see keepHome
+			c.decision = selector.Decision{Prompt: c.prompt.size, Candidates: c.candidates, Weights: c.weights}
+		}
 		return
 	}
 	c.decision = selector.Decision{Prompt: c.prompt.size, Candidates: c.candidates, Weights: c.weights}

@@ -27,6 +27,7 @@ type kept struct {
 	beside         bool         // the session must not go to parent while that is busy
 	parent         catalog.Rank // of the session that has started this one
 	turn           counts.Turn  // where the request goes
+	countsActive   bool         // see countActive
 	// more is how much more the home costs than the chosen rank, and move what the move costs, in the
 	// policy's unit, if that is why.
 	more, move float64
@@ -61,6 +62,7 @@ func (s *session) findHome(ranks []catalog.Entry) []catalog.Entry {
 	if s.groups() {
 		k.group = s.Parent
 	}
+	k.countsActive = k.group != "" || s.SessionMode == SoftSessions
 	var bound bool
 	if k.home, bound, k.homed = table.Home(s.keys.own); s.SessionMode == LooseSessions && k.group == "" && !bound {
 		k.homed = false
@@ -156,4 +158,18 @@ func (c *choice) compared() []float64 {
 		c.group = append(c.group, cost+coming*max(0, cost-selector.PrefillTerm(policy, &c.decision, i)))
 	}
 	return c.group
+}
+
+// countActive counts the blocks of the prompt that are active on a rank as cached there, for requests that are kept together. Sessions that one
+// session has started begin at once with the same blocks: before any engine has told of them, the first one computes them, and those behind it
+// find them. Most policies count cached blocks alone, and would send each of these sessions to a rank of its own.
+func countActive(c *selector.Candidate) {
+	if c.Shared <= c.Device {
+		return
+	}
+	more := c.Shared - c.Device
+	c.Device = c.Shared
+	host := min(more, c.Host)
+	c.Host -= host
+	c.Disk -= min(more-host, c.Disk)
 }

@@ -91,6 +91,43 @@ func TestFanOut(t *testing.T) {
 	}
 }
 
+// TestFanOutByPolicy: 16 children of one parent at once, on eight equal ranks of which the parent is busy on one, come to at most three others under
+// every policy whose costs say what is cached. A policy that looks at loads alone, or counts turns, is chosen to spread requests and
+// does so with children, too; and LMetric's guard against hot spots takes such a burst for one.
+func TestFanOutByPolicy(t *testing.T) {
+	for name, tt := range map[string]struct {
+		policy, parameters string
+		least, most        int // ranks
+	}{
+		"none is configured":       {"", "", 1, 3},
+		"dynamo-default-cost-fn":   {"dynamo-default-cost-fn", "", 1, 3},
+		"dynamo-two-tier-cost-fn":  {"dynamo-two-tier-cost-fn", "", 1, 3},
+		"predicted-ttft":           {"predicted-ttft", "", 1, 3},
+		"lmetric, without a guard": {"lmetric", "hotspot_detection: false", 1, 3},
+		"random":                   {"random", "", 1, 3}, // all costs are equal, so that a home is as good as any
+		"lmetric":                  {"lmetric", "", 4, 7},
+		"least-loaded":             {"least-loaded", "", 4, 7},
+		"power-of-two-choices":     {"power-of-two-choices", "", 4, 7},
+		"round-robin":              {"round-robin", "", 4, 7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			change := func(c *node.Config) { c.Scopes.Policies = nil }
+			if tt.policy != "" {
+				change = servicetest.Policy(t, tt.policy, tt.parameters)
+			}
+			w := family(t, change)
+			root, err := reserve(w, "p", servicetest.Prompt(1, 6000), soft("p", ""))
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := fanOut(w, "p", 0, 16)
+			if len(at) < tt.least || len(at) > tt.most || at[root.Rank.Worker] != 0 {
+				t.Errorf("the parent is on worker %d, its children on %v", root.Rank.Worker, at)
+			}
+		})
+	}
+}
+
 // TestFanOutSpreads: where the home of a group is saturated, the rest of the children go elsewhere.
 func TestFanOutSpreads(t *testing.T) {
 	w := family(t)
@@ -308,7 +345,13 @@ func TestSelectBindsNothing(t *testing.T) {
 
 // TestWideScope: a session keeps its home where the choice looks at few of many ranks.
 func TestWideScope(t *testing.T) {
-	w := servicetest.Start(t, servicetest.EventsOff, homes, keeping, servicetest.Policy(t, "predicted-ttft", ""))
+	for _, policy := range []string{"predicted-ttft", "dynamo-default-cost-fn"} {
+		inWideScope(t, servicetest.Policy(t, policy, ""))
+	}
+}
+
+func inWideScope(t *testing.T, policy func(*node.Config)) {
+	w := servicetest.Start(t, servicetest.EventsOff, homes, keeping, policy)
 	for id := range uint64(16) {
 		w.Put(servicetest.Record(id, 8))
 	}
