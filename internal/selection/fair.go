@@ -2,20 +2,21 @@ package selection
 
 import (
 	"strings"
-	"unicode"
 
 	"github.com/select-service/select-service/internal/selection/fairness"
+	"github.com/select-service/select-service/internal/selection/identity"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
 // MaxFairName bounds the name of a program or a tenant that pays for requests, in bytes.
-const MaxFairName = 256
+const MaxFairName = identity.MaxName
 
-// FairName returns the name in a header: "" for one that is too long or has a control character, which counts as missing.
+// FairName returns the name in a header: "" for one that could not be that of a session either (see identity.FaultOf), which counts as
+// missing.
 func FairName(value string) string {
 	value = strings.TrimSpace(value)
-	if len(value) > MaxFairName || strings.ContainsFunc(value, unicode.IsControl) {
+	if identity.FaultOf(value) != 0 {
 		return ""
 	}
 	return value

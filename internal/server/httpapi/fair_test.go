@@ -9,7 +9,7 @@ import (
 )
 
 // TestFairness: who pays for a selection comes in the body and in a header, in both dialects and on both routes. A header
-// that is no name counts as missing, a member that is too long is refused.
+// that is no name counts as missing, a member that is none is refused.
 func TestFairness(t *testing.T) {
 	f := &fake{}
 	long := strings.Repeat("x", 257)
@@ -23,6 +23,10 @@ func TestFairness(t *testing.T) {
 		{`"fairness_id":"` + long[1:] + `"`, long, long[1:], "", 200},
 		{`"fairness_id":"` + long + `"`, "acme", "", "", 400},
 		{`"fairness_id":7`, "", "", "", 422},
+		{`"fairness_id":"a\u0001"`, "", "", "", 400},
+		{`"fairness_id":"a\u007f"`, "", "", "", 400},
+		{`"fairness_id":"\u0002a"`, "", "", "", 400},
+		{`"fairness_id":"a\u0085b"`, "a\u0085b", "a\u0085b", "a\u0085b", 200}, // as the name of a session (identity.FaultOf)
 		{`"fairness_id":""`, "a\x01", "", "", 200},
 	} {
 		for _, s := range speakers(f) {

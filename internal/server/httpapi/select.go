@@ -72,8 +72,12 @@ func (r selectRoutes) answer(c request, b *selectBody, out []byte, reserve bool)
 	if ignored := r.d.setCaller(c, &b.req, &b.session); ignored != 0 {
 		r.svc.CountIgnored(ignored)
 	}
-	if len(b.req.FairnessID) > selection.MaxFairName {
+	switch identity.FaultOf(b.req.FairnessID) {
+	case 0:
+	case identity.TooLong:
 		return 0, nil, contract.Errorf(contract.BadRequest, "fairness_id must have at most %d bytes", selection.MaxFairName)
+	default:
+		return 0, nil, contract.Errorf(contract.BadRequest, "fairness_id must not have control characters")
 	}
 	sel, err := r.svc.Select(c.Request.Context(), &b.req, reserve)
 	if err != nil {
