@@ -10,18 +10,14 @@ import (
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// selection returns the answer for the chosen rank and its candidate.
-func (c *choice) selection(cand *selector.Candidate, v *reservations.View) (r Selection) {
+// answer fills in the answer for the chosen rank and its candidate.
+func (c *choice) answer(cand *selector.Candidate, v *reservations.View, r *Selection) {
 	e := c.chosen
-	r = Selection{
-		SelectionID:            c.SelectionID,
-		Scope:                  c.Scope,
-		Rank:                   e.Rank,
-		Endpoint:               e.Worker.Address(),
-		BlockSize:              c.scope.snapshot.BlockSize,
-		EffectivePrefillTokens: c.weights.EffectivePrefill(c.prompt.size, cand),
-		PotentialDecodeBlocks:  selector.PotentialDecode(c.prompt.size, cand) + c.prompt.size.Partial(),
-	}
+	*r = Selection{}
+	r.SelectionID, r.Scope = c.SelectionID, c.Scope
+	r.Rank, r.Endpoint, r.BlockSize = e.Rank, e.Worker.Address(), c.scope.snapshot.BlockSize
+	r.EffectivePrefillTokens = c.weights.EffectivePrefill(c.prompt.size, cand)
+	r.PotentialDecodeBlocks = selector.PotentialDecode(c.prompt.size, cand) + c.prompt.size.Partial()
 	if t := c.api.config.DecodeBusy; t != nil {
 		total, known := e.Worker.KVBlocks()
 		if !known {
@@ -45,7 +41,6 @@ func (c *choice) selection(cand *selector.Candidate, v *reservations.View) (r Se
 		r.Overlap.DP = append(r.Overlap.DP, RankTokens{DP: rank.DP, Tokens: selector.DeviceTokens(c.prompt.size, &of)})
 	}
 	r.Overlap.LongestMatched, r.Overlap.GPU, r.Overlap.CPU, r.Overlap.Disk = sum.Longest, sum.GPU, sum.CPU, sum.Disk
-	return r
 }
 
 // workerLoad returns the current load of a chosen rank. A rank whose prefills exceed the fraction

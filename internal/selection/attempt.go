@@ -319,7 +319,7 @@ func (a *attempt) settle(ranks []catalog.Entry, i int, excluded *catalog.Rank, v
 		a.session.claim.Drop()
 		return errSessionBound(a.Session, *excluded, c.chosen.Rank)
 	}
-	if a.result, err = c.settle(ranks, i, v); err != nil {
+	if err = c.settle(ranks, i, v, &a.result); err != nil {
 		return err
 	}
 	if n := a.Fallbacks; n > 0 {
@@ -331,11 +331,11 @@ func (a *attempt) settle(ranks []catalog.Entry, i int, excluded *catalog.Rank, v
 	return nil
 }
 
-// settle returns the answer for rank i of the scored ones, which is the chosen one, and informs the
+// settle fills in the answer for rank i of the scored ones, which is the chosen one, and informs the
 // policy.
-func (c *choice) settle(ranks []catalog.Entry, i int, v *reservations.View) (Selection, error) {
+func (c *choice) settle(ranks []catalog.Entry, i int, v *reservations.View, answer *Selection) error {
 	if !c.candidates[i].Known || c.scope.state.Gone() {
-		return Selection{}, &contract.Error{Kind: contract.Internal, Text: fmt.Sprintf("selected worker %d is no longer schedulable", c.chosen.Rank.Worker), Err: scopes.ErrStale}
+		return &contract.Error{Kind: contract.Internal, Text: fmt.Sprintf("selected worker %d is no longer schedulable", c.chosen.Rank.Worker), Err: scopes.ErrStale}
 	}
 	if !c.byLoad.used {
 		c.scored = ranks
@@ -344,7 +344,8 @@ func (c *choice) settle(ranks []catalog.Entry, i int, v *reservations.View) (Sel
 		c.noteDecided()
 		c.uncached, c.predicted = c.toCompute(i), c.expected(i)
 	}
-	return c.selection(&c.candidates[i], v), nil
+	c.answer(&c.candidates[i], v, answer)
+	return nil
 }
 
 // book chooses by the current loads and, with reserve, books the choice in the same step.

@@ -290,11 +290,11 @@ func (a *attempt) chooseTwo(ranks []catalog.Entry, v *reservations.View) (done b
 	if err := a.settle(ranks, i, nil, v); err != nil {
 		return true, err
 	}
-	side, err := first.settle(prefillers, j, v)
-	if err != nil {
+	side := new(Selection)
+	if err := first.settle(prefillers, j, v, side); err != nil {
 		return true, err
 	}
-	p.result = Pair{Decode: a.result, Prefill: &side, Reason: Paired}
+	p.result = Pair{Decode: a.result, Prefill: side, Reason: Paired}
 	return true, nil
 }
 

@@ -205,15 +205,10 @@ func selectBodySize(b *selectBody) int {
 }
 
 func resetSelectBody(b *selectBody) {
-	taints := b.req.RequiredTaints
+	prompt, routing, workers, taints := b.req.Prompt, b.routing, b.req.AllowedWorkers[:0], b.req.RequiredTaints
 	clear(taints)
-	*b = selectBody{
-		req: selection.SelectRequest{
-			Prompt:      b.req.Prompt,
-			Constraints: selection.Constraints{AllowedWorkers: b.req.AllowedWorkers[:0], RequiredTaints: taints[:0]},
-		},
-		routing: b.routing,
-	}
+	*b = selectBody{}
+	b.req.Prompt, b.routing, b.req.AllowedWorkers, b.req.RequiredTaints = prompt, routing, workers, taints[:0]
 	b.promptBody().reset()
 }
 
