@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"lukechampine.com/blake3"
 
@@ -102,9 +103,10 @@ func groupKey(parent affinity.Key) affinity.Key {
 // session of another tenant.
 const tenantPrefix = "\x02"
 
-// sessionKey names a session of a tenant. Without a tenant it is the session's own name, as in 1.6.1.
+// sessionKey names a session of a tenant. Without a tenant it is the session's own name, as in 1.6.1, if that is UTF-8, as all texts
+// that replicas exchange: a header's value may be none.
 func sessionKey(sc catalog.Scope, tenant, session string) affinity.Key {
-	if tenant != "" {
+	if tenant != "" || !utf8.ValidString(session) {
 		session = tenantPrefix + hashed(tenant, session)
 	}
 	return affinity.Key{Scope: sc, Session: session}

@@ -32,7 +32,7 @@ type NameKind string
 // The kinds.
 const (
 	ClientsName NameKind = "client" // as the client has sent it
-	TenantsName NameKind = "tenant" // a hash of the tenant of the gateway whose session it is, and of the client's name
+	TenantsName NameKind = "tenant" // a hash of the tenant of the gateway whose session it is, if it has one, and of the client's name
 	GroupsName  NameKind = "group"  // a hash of the name of the session that has started those of the group
 )
 

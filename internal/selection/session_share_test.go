@@ -1,10 +1,13 @@
 package selection_test
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
@@ -131,6 +134,44 @@ func TestSessionsStayHome(t *testing.T) {
 		}
 		if got := servicetest.Sum(b.Metrics()["replica_messages_sent_total"], "session_bound"); got != 0 {
 			t.Errorf("%v bindings were published", got)
+		}
+	})
+}
+
+// TestAnyNameAmongReplicas: a header's value may have any bytes, and replicas and lists have texts in UTF-8 only. Each such session is known to all
+// replicas nevertheless, is no other one, and is a tenant's own.
+func TestAnyNameAmongReplicas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := servicetest.NewMesh()
+		a, b := m.Start(t, "a", servicetest.EventsOff, homes), m.Start(t, "b", servicetest.EventsOff, homes)
+		m.Connect(t, "a", "b")
+		for _, w := range []*servicetest.World{a, b} {
+			for id := range uint64(4) {
+				w.Put(servicetest.Record(id, 1))
+			}
+		}
+		servicetest.Announced()
+		names := []string{"caf\xe9", "caf\xe8", "\xff\xfe", "café", "a%00b", "日本"}
+		for i, name := range names {
+			if err := attempt(a, fmt.Sprint(i), servicetest.Prompt(uint32(i), 8), soft(name, ""), onWorkers(uint64(i%4))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		for i, name := range names {
+			for at, w := range []*servicetest.World{a, b} {
+				if r, known := w.SessionRank(servicetest.Scope, "", name); !known || r.Worker != uint64(i%4) {
+					t.Errorf("replica %d has %q on %v (%t), want worker %d", at, name, r, known, i%4)
+				}
+				if _, known := w.SessionRank(servicetest.Scope, "other", name); known {
+					t.Errorf("replica %d has %q of another tenant", at, name)
+				}
+			}
+		}
+		for _, s := range b.ListSessions(&selection.SessionQuery{Limit: 100}).Sessions {
+			if !utf8.ValidString(s.Name) {
+				t.Errorf("listed as %q", s.Name)
+			}
 		}
 	})
 }
