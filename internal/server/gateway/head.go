@@ -79,6 +79,7 @@ func (g *Gateway) ReadHead(headers iter.Seq2[string, string]) Head {
 	h := Head{wants: wants{from: time.Now()}}
 	who := g.config.Sessions.Reader()
 	for name, value := range headers {
+		who.Read(name, value) // also one that says something else, if it is configured
 		switch name {
 		case tracing.ParentHeader, tracing.StateHeader:
 			h.trace.Set(name, value)
@@ -118,8 +119,6 @@ func (g *Gateway) ReadHead(headers iter.Seq2[string, string]) Head {
 			h.wants.deadline = cmp.Or(h.wants.deadline, value)
 		case onMissHeader:
 			h.wants.onMiss = cmp.Or(h.wants.onMiss, value)
-		default:
-			who.Read(name, value)
 		}
 	}
 	h.session = who.Session()

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection/identity"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
@@ -62,5 +63,32 @@ func TestLastRequestGone(t *testing.T) {
 	e.close()
 	if _, ok := w.SessionRank(servicetest.Scope, "", "s"); ok {
 		t.Error("the session is still bound")
+	}
+}
+
+// TestConfiguredOfOtherUse: a header that the gateway reads for something else may name the session as well, by
+// --gateway-session-headers.
+func TestConfiguredOfOtherUse(t *testing.T) {
+	for _, header := range []string{"x-llm-d-inference-fairness-id", "x-tenant-id", "x-dynamo-policy-class", "tracestate"} {
+		w := start(t, func(n *node.Config, c *settings) {
+			n.Selection.SessionTTL = time.Minute
+			table, err := identity.New(header)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Sessions = table
+		})
+		w.put(1, 1)
+		e, _ := w.post(chatPath, chat(servicetest.Prompt(7, 16), ""), header, "s=1", "x-session-id", "other")
+		e.response(200, "application/json", false)
+		e.chunk("{}", true)
+		e.close()
+		tenant := ""
+		if header == "x-tenant-id" {
+			tenant = "s=1"
+		}
+		if _, bound := w.SessionRank(servicetest.Scope, tenant, "s=1"); !bound {
+			t.Errorf("%s names no session", header)
+		}
 	}
 }
