@@ -185,7 +185,11 @@ func play(q *admission.Queue, sessions []*admission.Waiter, cost func(*admission
 // TestFairShares: on an engine that is always busy, tenants get engine seconds by their weights, within 10 %: whatever their
 // number of agents, the names that these give themselves, and what their requests cost.
 func TestFairShares(t *testing.T) {
-	for _, sessions := range []int{6, 25, 250} {
+	sizes, turns := []int{6, 25, 250}, 4000
+	if testing.Short() {
+		sizes, turns = []int{6, 60}, 1500
+	}
+	for _, sessions := range sizes {
 		for _, tt := range []struct {
 			name, by, weights string
 			program           func(i, turn int) string
@@ -218,7 +222,7 @@ func TestFairShares(t *testing.T) {
 				var i int
 				_, _ = fmt.Sscan(w.Program, &i)
 				return tt.program(i, turn)
-			}, 4000)
+			}, turns)
 			if got := seconds["A"] / seconds["B"]; got < tt.want*0.9 || got > tt.want*1.1 {
 				t.Errorf("%s, %d sessions: %.3f of A's seconds for one of B's, want %g", tt.name, sessions, got, tt.want)
 			}

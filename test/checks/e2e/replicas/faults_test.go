@@ -138,13 +138,21 @@ func (s *schedule) between(from, to int) time.Duration {
 	return time.Duration(from+s.rng.IntN(to-from)) * time.Millisecond
 }
 
+// goOn returns when so many more calls have been answered, half as many with -short.
+func (s *schedule) goOn(calls int) {
+	if testing.Short() {
+		calls /= 2
+	}
+	s.traffic.goOn(calls)
+}
+
 // weather draws a fate for each link and lets it last for some calls.
 func (s *schedule) weather() {
 	s.t.Helper()
 	for _, l := range s.fleet.sorted() {
 		l.become(s.t, s.draw())
 	}
-	s.traffic.goOn(100 + s.rng.IntN(150))
+	s.goOn(100 + s.rng.IntN(150))
 }
 
 func (s *schedule) draw() (f fate) {
@@ -182,7 +190,7 @@ func (s *schedule) cutOff() {
 	}
 	how = s.allowed(how)
 	s.fleet.isolate(alone, true, how)
-	s.traffic.goOn(100 + s.rng.IntN(250))
+	s.goOn(100 + s.rng.IntN(250))
 	if s.clashes {
 		e2e.Eventually(s.t, "an id clashes", s.traffic.clashed)
 	}
