@@ -69,7 +69,7 @@ func (s streams) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer heads.Release(head)
 	}
 	switch {
-	case r.ProtoMajor >= 2:
+	case isStream(w, r):
 		s.serveStream(w, r, head, fits)
 	case fits:
 		s.next.ServeHTTP(w, r)
@@ -79,6 +79,13 @@ func (s streams) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w)
 		_, _ = io.WriteString(w, noMemory)
 	}
+}
+
+// isStream reports whether a request came over HTTP/2. It did not, whatever its protocol is called, if its connection
+// can be taken over: net/http passes the begin of HTTP/2 on as a request of HTTP/1 if no HTTP/2 follows.
+func isStream(w http.ResponseWriter, r *http.Request) bool {
+	_, http1 := w.(http.Hijacker)
+	return r.ProtoMajor >= 2 && !http1
 }
 
 // noMemory is the answer to a request whose head does not fit into Limits.Heads.

@@ -339,6 +339,26 @@ func TestStreamsOfAConnection(t *testing.T) {
 	})
 }
 
+// TestHalfPreface: a client that begins as one of HTTP/2 does, and does not go on so, has an answer of HTTP/1 with its
+// head: net/http takes the begin for a request of HTTP/1, whose protocol it calls HTTP/2.0.
+func TestHalfPreface(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serveText(t, connections.Limits{Total: 1}, "answer")
+		c := s.dial("10.0.0.1")
+		if _, err := io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nI * HT"); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := http.ReadResponse(c.answers, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		if body, err := io.ReadAll(answer.Body); err != nil || string(body) != "answer" || answer.Proto != "HTTP/1.1" {
+			t.Errorf("%s %q, %v", answer.Proto, body, err)
+		}
+	})
+}
+
 // TestUnreadAnswers: requests whose answers are not read count until they are given up;
 // those beyond the total are refused, although the client does not read that either.
 func TestUnreadAnswers(t *testing.T) {

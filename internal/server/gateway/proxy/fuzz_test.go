@@ -20,7 +20,7 @@ func FuzzHead(f *testing.F) {
 	for _, text := range []string{
 		request(chatPath, body), request(chatPath, body, "Connection", "x-a, close", "X-A", "1"),
 		"POST " + chatPath + " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n" + chunk(body) + lastChunk,
-		"GET http://x/v1/models HTTP/1.0\r\n\r\n", "CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+		"GET http://x/v1/models HTTP/1.0\r\n\r\n", "CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nI * HT",
 		realtime + "\r\nabc", "POST /flush_cache#/v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
 	} {
 		f.Add([]byte(text))
