@@ -56,7 +56,7 @@ func (c *choice) reset() {
 func (c *choice) pick(ranks []catalog.Entry, v *reservations.View) (scored []catalog.Entry, i int) {
 	scored, i = c.pickBest(ranks, v)
 	if k := &c.session.kept; k.session != "" && len(ranks) > 1 {
-		if k.beside && scored[i].Rank == k.parent && c.candidates[i].Requests > 0 && !c.targetDecides() {
+		if k.beside && scored[i].Rank == k.parent && c.candidates[i].Requests > 0 && !c.targetDecides() && !c.holdsMost(i) {
 			scored, i = c.pickBest(slices.DeleteFunc(slices.Clone(ranks), func(e catalog.Entry) bool { return e.Rank == k.parent }), v)
 		}
 		i = c.keepHome(scored, i)

@@ -85,6 +85,19 @@ func (s *session) findHome(ranks []catalog.Entry) []catalog.Entry {
 	return ranks
 }
 
+// holdsMost reports whether rank i holds more of the prompt than it has to compute, compared with the best other rank that
+// was scored: sub-agents that begin with the context of their parent would have it computed a second time elsewhere.
+func (c *choice) holdsMost(i int) bool {
+	other := -1
+	for j, cost := range c.costs {
+		if j != i && (other < 0 || cost < c.costs[other]) {
+			other = j
+		}
+	}
+	policy := c.scope.rules.Policy()
+	return !c.ByLoad && other >= 0 && selector.Recompute(policy, &c.decision, i, other) > selector.PrefillTerm(policy, &c.decision, i)
+}
+
 // settler returns what notes where a reservation of the request goes, nil if there is nothing to note. record is that of
 // the reservation, which ends the turn; nil: nobody says when it ends.
 func (s *session) settler(r catalog.Rank, tokens uint64, record *idempotencyRecord) (settle func()) {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -142,7 +143,34 @@ func TestFanOutSpreads(t *testing.T) {
 	}
 }
 
-// TestParentJoinsGroup: where the parent has come to the home of its group and is busy there, a new child goes elsewhere.
+// TestForks: children that begin with their parent's context stay where that is, though the parent is busy there, until others
+// would begin sooner. Computing 20,000 tokens elsewhere would take 1.7 s.
+func TestForks(t *testing.T) {
+	w := family(t)
+	context := servicetest.Prompt(1, 20_000)
+	root, err := reserve(w, "p", context, soft("p", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.PrefillComplete("p"); err != nil {
+		t.Fatal(err)
+	}
+	at := make(map[uint64]int)
+	for i := range uint32(4) {
+		name := fmt.Sprint("p ", i)
+		sel, err := reserve(w, name, append(slices.Clone(context), servicetest.Prompt(5000+i, 200)...), soft(name, "p"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		at[sel.Rank.Worker]++
+	}
+	if at[root.Rank.Worker] != 4 {
+		t.Errorf("the parent's context is on worker %d, its children on %v", root.Rank.Worker, at)
+	}
+}
+
+// TestParentJoinsGroup: where the parent has come to the home of its group and is busy there, a new child that has another head
+// than the others goes elsewhere.
 func TestParentJoinsGroup(t *testing.T) {
 	w := family(t)
 	if _, err := reserve(w, "p", servicetest.Prompt(1, 6000), soft("p", "")); err != nil {
@@ -161,7 +189,7 @@ func TestParentJoinsGroup(t *testing.T) {
 				w.Burden(fmt.Sprint("work ", other), other, 0, 100, 1_000_000)
 			}
 		}
-		r := servicetest.Ask(child(1, 1))
+		r := servicetest.Ask(child(2, 1))
 		soft("p 1", "p")(r)
 		x, err := w.Explain(t.Context(), r)
 		if want := "busy: the session that has started this one has requests there"; err != nil || x.MovedBecause != want || x.Chosen.Worker == id {
