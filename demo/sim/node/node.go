@@ -188,7 +188,7 @@ func (n *Node) Stats() simapi.Stats {
 	return simapi.Stats{
 		ModelSeconds: now.Seconds(), Requests: t.Requests, Waiting: n.eng.Waiting(), Running: n.eng.Running(),
 		PromptTokens: t.PromptTokens, CachedTokens: t.CachedTokens, OutputTokens: t.OutputTokens,
-		CachedBlocks: n.eng.CacheLen(), PrefillBusyMS: millis(t.PrefillBusy),
+		CachedBlocks: n.eng.CacheLen(), PrefillBusyMS: millis(t.PrefillBusy), WorkMS: millis(t.Work),
 		TTFTMS: allMillis(t.TTFT), QueueMS: allMillis(t.Queued), TPOTMS: allMillis(t.TPOT), TotalMS: allMillis(t.Total),
 	}
 }

@@ -66,6 +66,7 @@ type Stats struct {
 	OutputTokens  int       `json:"output_tokens"`
 	CachedBlocks  int       `json:"cached_blocks"`   // in the cache now
 	PrefillBusyMS float64   `json:"prefill_busy_ms"` // time in which prompt tokens were computed
+	WorkMS        float64   `json:"work_ms"`         // time of steps beyond what each takes whatever it computes
 	TTFTMS        []float64 `json:"ttft_ms"`         // one per request
 	QueueMS       []float64 `json:"queue_ms"`        // same order
 	TPOTMS        []float64 `json:"tpot_ms"`         // time per output token after the first, one per finished request with two or more

@@ -8,11 +8,14 @@ const (
 	stepRequests = 256  // max_num_seqs
 )
 
-// stepTime returns the time of one step: 6 ms, 32 µs for each prompt token, 20 µs for each answer,
+// stepFixed is the time that a step takes whatever it computes.
+const stepFixed = work(6 * time.Millisecond)
+
+// stepTime returns the time of one step: stepFixed, 32 µs for each prompt token, 20 µs for each answer,
 // 44 ns for each token of the answers' contexts, and 1.3 ns for each pair of a prompt token and a
 // token before it. These are estimates for an 8B-class model on one 80 GB accelerator.
 func stepTime(prompt int, pairs float64, answers, context int) work {
-	return seconds(6e-3 + 32e-6*float64(prompt) + 1.3e-9*pairs + 20e-6*float64(answers) + 44e-9*float64(context))
+	return stepFixed + seconds(32e-6*float64(prompt)+1.3e-9*pairs+20e-6*float64(answers)+44e-9*float64(context))
 }
 
 // chunked computes in steps: one token of each answer, and prompt tokens in the
@@ -25,6 +28,7 @@ type chunked struct {
 	running bool
 	began   time.Duration
 	end     work
+	took    work // by the step that runs
 }
 
 type prefill struct {
@@ -53,7 +57,8 @@ func (c *chunked) begin() []Update {
 	}
 	ups := c.admit()
 	prompt, pairs := c.chunks()
-	c.end = e.clock.workAt(c.began) + stepTime(prompt, pairs, len(c.answers), c.context)
+	c.took = stepTime(prompt, pairs, len(c.answers), c.context)
+	c.end = e.clock.workAt(c.began) + c.took
 	c.running = true
 	return ups
 }
@@ -94,6 +99,7 @@ func (c *chunked) next() (work, bool) { return c.end, c.running }
 
 func (c *chunked) step() []Update {
 	c.running = false
+	c.e.totals.Work += time.Duration(float64(c.e.now-c.began) * float64(c.took-stepFixed) / float64(c.took))
 	return append(c.decode(), c.advance()...)
 }
 

@@ -78,15 +78,18 @@ type Update struct {
 
 // Totals has the counters of an engine.
 type Totals struct {
-	Requests     int             // finished requests
-	PromptTokens int             // of requests whose prefill is complete
-	CachedTokens int             // prompt tokens that the cache already held
-	OutputTokens int             // of finished requests
-	PrefillBusy  time.Duration   // time in which prompt tokens were computed
-	TTFT         []time.Duration // one per completed prefill, in order
-	Queued       []time.Duration // same order
-	TPOT         []time.Duration // time per output token after the first, one per finished request with at least two
-	Total        []time.Duration // from arrival to the last token, one per finished request
+	Requests     int           // finished requests
+	PromptTokens int           // of requests whose prefill is complete
+	CachedTokens int           // prompt tokens that the cache already held
+	OutputTokens int           // of finished requests
+	PrefillBusy  time.Duration // time in which prompt tokens were computed
+	// Work is the time of steps beyond what each takes whatever it computes (chunked). It is nearly all of the time of an engine
+	// that bears no more, and little of one whose few answers take a step for each token.
+	Work   time.Duration
+	TTFT   []time.Duration // one per completed prefill, in order
+	Queued []time.Duration // same order
+	TPOT   []time.Duration // time per output token after the first, one per finished request with at least two
+	Total  []time.Duration // from arrival to the last token, one per finished request
 }
 
 type job struct {

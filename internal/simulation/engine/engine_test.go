@@ -176,6 +176,9 @@ func TestChunks(t *testing.T) {
 	if diff := cmp.Diff(wantTPOT, e.Totals().TPOT); diff != "" {
 		t.Errorf("time per output token (-want +got):\n%s", diff)
 	}
+	if got, want := e.Totals().Work, five-5*6*time.Millisecond; (got - want).Abs() > time.Microsecond {
+		t.Errorf("%v of %v were work, not %v", got, five, want)
+	}
 	if _, some := e.Next(); some || e.Running()+e.Waiting() != 0 || e.Totals().PrefillBusy != two || five <= four {
 		t.Errorf("the engine is not idle: %d run, %d wait; %v in prefill of %v", e.Running(), e.Waiting(), e.Totals().PrefillBusy, two)
 	}

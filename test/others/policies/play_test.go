@@ -42,8 +42,8 @@ type Rule interface {
 type Request struct {
 	*workload.Request
 	Name     string   // of the reservation
-	Blocks   []uint64 // sequence hashes of the prompt's blocks
-	Cached   []int    // leading tokens of the prompt in each engine's cache
+	Blocks   []uint64 // sequence hashes of the prompt's blocks; nil for a rule that listens to events
+	Cached   []int    // leading tokens of the prompt in each engine's cache; 0 for a rule that listens to events
 	Asked    time.Time
 	engine   int
 	uncached int // tokens that its engine had to compute, as they were known at its choice
@@ -52,13 +52,12 @@ type Request struct {
 // Outcome are the figures of a play: of what is due from a quarter of the time in which sessions begin to the end of that time,
 // so that neither empty engines nor the last sessions count. Times are in seconds of model time.
 type Outcome struct {
-	TTFT    []float64  // from when a request is due to its first token
-	TTLT    []float64  // to its last token
-	Session []float64  // from when a session's first request is due to its last answer, sub-agents apart
-	HitRate float64    // share of the prompts' tokens that the engines found in their caches
-	Busy    float64    // share of the time in which the engines computed prompts
-	Placed  []int      // requests of each engine
-	Halves  [2]float64 // mean times to first token of what is due in the first half of the time that counts, and in the second
+	TTFT    []float64 // from when a request is due to its first token
+	TTLT    []float64 // to its last token
+	Session []float64 // from when a session's first request is due to its last answer, sub-agents apart
+	HitRate float64   // share of the prompts' tokens that the engines found in their caches
+	Work    float64   // share of the engines' time that was work, see engine.Totals
+	Placed  []int     // requests of each engine
 }
 
 // world is a play under way.
@@ -79,7 +78,6 @@ type world struct {
 	outcome Outcome
 	prompts int                  // tokens of prompts that count
 	cached  int                  // of these, found in the caches
-	halves  [2][]float64         // times to first token of each half
 	began   map[string]time.Time // of sessions that count
 	ended   map[string]time.Time
 }
@@ -103,7 +101,12 @@ func Play(t *testing.T, f Fleet, requests []workload.Request, start func(w *worl
 			n, err := node.New(node.Options{
 				Engine:  engine.Config{BlockSize: blockSize, CacheBlocks: f.CacheBlocks, PrefillRate: 12_000, DecodeRate: 50, Chunked: true, Speed: f.Speeds[i]},
 				Speedup: 1, NewSeed: func() uint64 { return uint64(i + 1) },
-				Publisher: func() (node.Publisher, error) { return servicetest.Publisher{To: w.events[i]}, nil },
+				Publisher: func() (node.Publisher, error) {
+					if !w.listens() {
+						return nil, nil
+					}
+					return servicetest.Publisher{To: w.events[i]}, nil
+				},
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -148,15 +151,11 @@ func (w *world) run() {
 		})
 	}
 	time.Sleep(time.Until(w.from))
-	before := w.busy()
+	before := w.work()
 	time.Sleep(time.Until(w.until))
-	w.outcome.Busy = (w.busy() - before) / w.until.Sub(w.from).Seconds() / float64(len(w.nodes))
+	w.outcome.Work = (w.work() - before) / w.until.Sub(w.from).Seconds() / float64(len(w.nodes))
 	sent.Wait()
 	w.outcome.HitRate = float64(w.cached) / float64(w.prompts)
-	for i := range w.halves {
-		slices.Sort(w.halves[i])
-		w.outcome.Halves[i] = stats.Mean(w.halves[i])
-	}
 	for name, at := range w.began {
 		w.outcome.Session = append(w.outcome.Session, w.ended[name].Sub(at).Seconds())
 	}
@@ -165,23 +164,28 @@ func (w *world) run() {
 	}
 }
 
+// listens reports whether the rule takes the engines' events, and so needs nothing else that is known of caches.
+func (w *world) listens() bool { return w.events[0] != nil }
+
 // settle waits some nanoseconds, by the request: what happens at once has an order so, and what has happened before is known.
 func (w *world) settle(r *workload.Request) { time.Sleep(time.Duration(r.ID) * time.Nanosecond) }
 
-// busy returns how long the engines have computed prompts, in seconds of all together.
-func (w *world) busy() (seconds float64) {
+// work returns the engines' work so far, in seconds of all together.
+func (w *world) work() (seconds float64) {
 	for _, n := range w.nodes {
-		seconds += n.Stats().PrefillBusyMS / 1000
+		seconds += n.Stats().WorkMS / 1000
 	}
 	return seconds
 }
 
 // play sends one request and awaits its answer.
 func (w *world) play(r *Request) {
-	r.Blocks = servicetest.Sequence(r.Prompt, blockSize)
 	r.Cached = make([]int, len(w.nodes))
-	for i, n := range w.nodes {
-		r.Cached[i] = n.Cached(r.Prompt)
+	if !w.listens() {
+		r.Blocks = servicetest.Sequence(r.Prompt, blockSize)
+		for i, n := range w.nodes {
+			r.Cached[i] = n.Cached(r.Prompt)
+		}
 	}
 	w.mu.Lock()
 	counts := !r.Asked.Before(w.from) && r.Asked.Before(w.until)
@@ -205,11 +209,6 @@ func (w *world) play(r *Request) {
 		case simapi.EventFirstToken:
 			if counts {
 				w.outcome.TTFT = append(w.outcome.TTFT, time.Since(r.Asked).Seconds())
-				half := 0
-				if r.Asked.Sub(w.from) > w.until.Sub(r.Asked) {
-					half = 1
-				}
-				w.halves[half] = append(w.halves[half], time.Since(r.Asked).Seconds())
 				w.prompts, w.cached = w.prompts+len(r.Prompt), w.cached+s.CachedTokens
 			}
 			w.board.prefilled(r)

@@ -3,12 +3,10 @@ package policies
 import (
 	"flag"
 	"fmt"
-	"math"
 	"os"
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,8 +19,9 @@ var (
 	onlyRules = flag.String("rules", "", "of these rules (a list)")
 	onlyLoads = flag.String("workloads", "", "of these workloads (a list of chats, agents, mooncake, agentic)")
 	firstSeed = flag.Uint64("seed", 11, "first of the three seeds; rules are tuned on seeds below 11")
-	length    = flag.Int("requests", 12000, "of a play; with fewer, sessions begin within a shorter time than they last")
+	length    = flag.Int("requests", 5000, "of a play; with much fewer, sessions begin within a shorter time than they last")
 	mooncake  = flag.String("mooncake", "", "file with Mooncake's conversation trace")
+	results   = flag.String("results", "", "file for the figures of plays, one a line; those that it has are not played again")
 	agentic   = flag.String("agentic", "", "file with a trace of agents, see make traces-agents")
 )
 
@@ -37,7 +36,7 @@ func TestPlay(t *testing.T) {
 		if len(o.TTFT) < len(requests)/2 || len(o.TTLT) != len(o.TTFT) || len(o.Session) == 0 || o.Session[0] <= 0 {
 			t.Errorf("%s: %d first tokens, %d answers, %d sessions", r.name, len(o.TTFT), len(o.TTLT), len(o.Session))
 		}
-		t.Logf("%-16s TTFT %.0f ms, p99 %.0f, session %.1f s, hit rate %.2f, busy %.2f, %v", r.name, 1000*stats.Mean(o.TTFT), 1000*tail(o.TTFT), stats.Mean(o.Session), o.HitRate, o.Busy, o.Placed)
+		t.Logf("%-16s TTFT %.0f ms, p99 %.0f, session %.1f s, hit rate %.2f, work %.2f, %v", r.name, 1000*stats.Mean(o.TTFT), 1000*tail(o.TTFT), stats.Mean(o.Session), o.HitRate, o.Work, o.Placed)
 	}
 	for _, name := range []string{"predicted-ttft", "dynamo", "ramjet", "llm-d", "hard-sessions"} {
 		if outcomes[name].HitRate <= outcomes["round-robin"].HitRate {
@@ -62,90 +61,96 @@ func TestWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := workloads(t)
-	results := make(map[cell]*figures)
-	var mu sync.Mutex // guards results
+	played, err := openResults(*results)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := played.close(); err != nil {
+			t.Error(err)
+		}
+	}()
 	t.Run("plays", func(t *testing.T) {
 		for _, l := range all {
 			for _, f := range fleets {
-				for _, requests := range l.seeds {
+				for i := range l.seeds {
 					t.Run(l.name+", "+f.Name, func(t *testing.T) {
 						t.Parallel()
-						f := f
-						f.CacheBlocks = l.blocks
-						most := capacity(t, f, requests)
-						for _, load := range loads {
-							for _, r := range contestants() {
-								o := Play(t, f, faster(requests, most*load), r.start)
-								mu.Lock()
-								c := cell{l.name, f.Name, r.name, load}
-								if results[c] == nil {
-									results[c] = new(figures)
-								}
-								results[c].add(&o)
-								mu.Unlock()
-							}
-						}
+						playFleet(t, l, i, f, played)
 					})
 				}
 			}
 		}
 	})
 	if !t.Failed() {
-		printTables(all, results)
+		printTables(all, played)
+	}
+}
+
+// playFleet plays a seed of a workload on a fleet by all contestants, at all loads, but for what has been played.
+func playFleet(t *testing.T, l load, seed int, f Fleet, played *resultsFile) {
+	f.CacheBlocks = l.blocks
+	c := cell{Workload: l.name, Requests: *length, Seed: *firstSeed + uint64(seed), Fleet: f.Name}
+	most, known := played.get(c)
+	if !known {
+		most.Rate = capacity(t, f, l.seeds[seed])
+		if err := played.put(c, most); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c.Load = range loads {
+		for _, r := range contestants() {
+			if c.Rule = r.name; played.has(c) {
+				continue
+			}
+			o := Play(t, f, faster(l.seeds[seed], most.Rate*c.Load), r.start)
+			if err := played.put(c, figuresOf(&o)); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }
 
 // fleets are eight engines, without their caches.
 var fleets = []Fleet{
-	{Name: "equal engines", Speeds: []float64{1, 1, 1, 1, 1, 1, 1, 1}},
-	{Name: "one engine at half speed", Speeds: []float64{0.5, 1, 1, 1, 1, 1, 1, 1}},
+	{Name: "equal", Speeds: []float64{1, 1, 1, 1, 1, 1, 1, 1}},
+	{Name: "one slow", Speeds: []float64{0.5, 1, 1, 1, 1, 1, 1, 1}},
 }
 
-// loads are shares of what the engines can bear by Dynamo's cost, see capacity.
+// loads are shares of what the engines can bear, see capacity.
 var loads = []float64{0.60, 0.85, 0.95}
-
-// cell is a play of the tables.
-type cell struct {
-	workload, fleet, rule string
-	load                  float64
-}
-
-// figures are the sums of a cell over its seeds.
-type figures struct{ seeds, mean, tail, session, hits float64 }
-
-func (f *figures) add(o *Outcome) {
-	f.seeds++
-	f.mean += stats.Mean(o.TTFT)
-	f.tail += tail(o.TTFT)
-	f.session += stats.Mean(o.Session)
-	f.hits += o.HitRate
-}
 
 // measures are what the tables show.
 var measures = []struct {
 	name string
-	of   func(f *figures) float64
+	of   func(f figures) float64
 }{
-	{"mean time to first token", func(f *figures) float64 { return f.mean / f.seeds }},
-	{"99th percentile of it", func(f *figures) float64 { return f.tail / f.seeds }},
-	{"mean time of a session", func(f *figures) float64 { return f.session / f.seeds }},
+	{"mean time to first token", func(f figures) float64 { return f.TTFT }},
+	{"99th percentile of it", func(f figures) float64 { return f.P99 }},
+	{"mean time to last token", func(f figures) float64 { return f.TTLT }},
+	{"mean time of a session", func(f figures) float64 { return f.Session }},
 }
 
-// printTables prints a table for each workload and measure: seconds of the first rule, and of the others how many times that.
-func printTables(all []load, results map[cell]*figures) {
+// printTables prints the tables of the page: the loads, and for each workload and measure seconds of the first rule, and of the
+// others how many times that.
+func printTables(all []load, played *resultsFile) {
+	printLoads(all, played)
 	for _, l := range all {
+		mean := func(c cell) figures {
+			c.Workload, c.Requests = l.name, *length
+			return played.mean(c, *firstSeed, len(l.seeds))
+		}
 		for _, m := range measures {
-			if x := m.of(results[cell{l.name, fleets[0].Name, rules[0].name, loads[0]}]); x == 0 {
+			if m.of(mean(cell{Fleet: fleets[0].Name, Rule: rules[0].name, Load: loads[0]})) == 0 {
 				continue // its requests are of no sessions
 			}
 			printTable(l.name+": "+m.name, func(c cell) string {
-				c.workload = l.name
-				x := m.of(results[c])
-				if c.rule == rules[0].name {
+				x := m.of(mean(c))
+				if c.Rule == rules[0].name {
 					return fmt.Sprintf("%.2f s", x)
 				}
-				c.rule = rules[0].name
-				base := m.of(results[c])
+				c.Rule = rules[0].name
+				base := m.of(mean(c))
 				if x < 0.98*base {
 					return fmt.Sprintf("**%.2f**", x/base)
 				}
@@ -153,31 +158,55 @@ func printTables(all []load, results map[cell]*figures) {
 			})
 		}
 		printTable(l.name+": share of the prompts' tokens found in caches", func(c cell) string {
-			c.workload = l.name
-			return fmt.Sprintf("%.1f %%", 100*results[c].hits/results[c].seeds)
+			return fmt.Sprintf("%.1f %%", 100*mean(c).HitRate)
 		})
 	}
 }
 
-// printTable prints a table with a row for each contestant, and a column for each fleet and load.
-func printTable(heading string, text func(cell) string) {
-	fmt.Printf("\n**%s**\n\n|", heading)
-	for _, f := range fleets {
-		for _, load := range loads {
-			fmt.Printf(" | %s, %.0f %%", f.Name, 100*load)
-		}
-	}
-	fmt.Printf(" |\n|%s\n", strings.Repeat("---|", 1+len(fleets)*len(loads)))
-	for _, r := range contestants() {
-		fmt.Printf("| %s", r.name)
+// printLoads prints what the first rule meets in each cell: how much faster than in the workload sessions begin, the requests
+// that count, and the share of the engines' time that is work.
+func printLoads(all []load, played *resultsFile) {
+	fmt.Printf("\n### Loads\n\n| |%s\n|%s\n", columns(), separator())
+	for _, l := range all {
+		fmt.Printf("| %s", l.name)
 		for _, f := range fleets {
-			for _, load := range loads {
-				fmt.Printf(" | %s", text(cell{fleet: f.Name, rule: r.name, load: load}))
+			c := cell{Workload: l.name, Requests: *length, Fleet: f.Name}
+			most := played.mean(c, *firstSeed, len(l.seeds)).Rate
+			c.Rule = rules[0].name
+			for _, c.Load = range loads {
+				o := played.mean(c, *firstSeed, len(l.seeds))
+				fmt.Printf(" | %.1f ×, %d, %.0f %%", most*c.Load, o.Counted, 100*o.Work)
 			}
 		}
 		fmt.Println(" |")
 	}
 }
+
+// printTable prints a table with a row for each contestant, and a column for each fleet and load.
+func printTable(heading string, text func(cell) string) {
+	fmt.Printf("\n### %s\n\n| |%s\n|%s\n", heading, columns(), separator())
+	for _, r := range contestants() {
+		fmt.Printf("| %s", r.name)
+		for _, f := range fleets {
+			for _, load := range loads {
+				fmt.Printf(" | %s", text(cell{Fleet: f.Name, Rule: r.name, Load: load}))
+			}
+		}
+		fmt.Println(" |")
+	}
+}
+
+// columns are the headings of the columns, and separator is the line below them.
+func columns() (line string) {
+	for _, f := range fleets {
+		for _, load := range loads {
+			line += fmt.Sprintf(" %s, %.0f %% |", f.Name, 100*load)
+		}
+	}
+	return line
+}
+
+func separator() string { return strings.Repeat("---|", 1+len(fleets)*len(loads)) }
 
 // contestants are the rules that are asked for; the first one is always among them.
 func contestants() []contestant {
@@ -257,7 +286,7 @@ func workloads(t *testing.T) (all []load) {
 		return slices.Contains(kinds(), kind) && (*onlyLoads == "" || slices.Contains(strings.Split(*onlyLoads, ","), kind))
 	}
 	if asked("chats") {
-		chats := load{name: "chats", blocks: 8192}
+		chats := load{name: "Chats", blocks: 8192}
 		for seed := range uint64(3) {
 			chats.seeds = append(chats.seeds, workload.DefaultChats().Generate(*firstSeed+seed, *length))
 		}
@@ -266,14 +295,14 @@ func workloads(t *testing.T) (all []load) {
 	if asked("agents") {
 		for seed := *firstSeed; seed < *firstSeed+3; seed++ {
 			requests := workload.DefaultAgents().Generate(seed, *length)
-			all = append(all, load{fmt.Sprintf("agents, seed %d", seed), [][]workload.Request{requests}, 8192})
+			all = append(all, load{fmt.Sprintf("Agents, seed %d", seed), [][]workload.Request{requests}, 8192})
 		}
 	}
 	if asked("mooncake") {
 		all = append(all, load{"Mooncake's conversations", [][]workload.Request{read(t, *mooncake)}, 16384})
 	}
 	if asked("agentic") {
-		all = append(all, load{"agentic code", [][]workload.Request{workload.Start(read(t, *agentic), 1, *firstSeed)}, 16384})
+		all = append(all, load{"Agentic code", [][]workload.Request{workload.Start(read(t, *agentic), 1, *firstSeed)}, 16384})
 	}
 	return all
 }
@@ -303,17 +332,15 @@ func faster(requests []workload.Request, rate float64) []workload.Request {
 	return all
 }
 
-// capacity returns how many times as fast the sessions of a workload may begin for the engines to keep up by Dynamo's cost:
-// first tokens take no longer in the second half of the play than in the first, but for a half and a second.
+// capacity returns how many times as fast the sessions of a workload may begin for the engines to have work for all of their
+// time under predicted-ttft, by how much they have at 60 % of that rate. A play near the capacity itself would not tell: it
+// ends long before the sessions that pile up are as many as they come to.
 func capacity(t *testing.T, f Fleet, requests []workload.Request) float64 {
-	low, high := 1.0/16, 16.0
-	for range 8 {
-		mid := math.Sqrt(low * high)
-		if o := Play(t, f, faster(requests, mid), service("")); o.Halves[1] <= 1.5*o.Halves[0]+1 {
-			low = mid
-		} else {
-			high = mid
-		}
+	const load = 0.6
+	rate := 1.0
+	for range 4 {
+		o := Play(t, f, faster(requests, load*rate), service("predicted-ttft"))
+		rate *= load / o.Work
 	}
-	return low
+	return rate
 }
