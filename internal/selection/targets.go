@@ -8,6 +8,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
@@ -154,6 +155,30 @@ func (r *request) wanted() wanted {
 // against the deadline.
 func (w wanted) on(e catalog.Entry, l *ttft.Learner) float64 {
 	return min(w.first, w.answer-w.output*l.PerOutput(e.Slot, e.Rank))
+}
+
+// due returns in how many seconds the request wants its first token, +Inf if it does not say, until when it must have its turn
+// for that, and what its first token takes at least from then on. Where times cannot be predicted, what the rest of the answer
+// takes, and what is taken from the turn on, count 0: so targets and deadlines are in order all the same.
+func (a *attempt) due() (due, latest, needs float64) {
+	if !a.hasTarget() {
+		return math.Inf(1), math.Inf(1), 0
+	}
+	w := a.wanted()
+	if a.choice.predictable() != "" {
+		due = min(w.first, w.answer)
+		return due, due, 0
+	}
+	l := a.scope.rules.Policies.Learner
+	m, size := l.Model(), a.prompt.size
+	due, latest, needs = math.Inf(-1), math.Inf(-1), math.Inf(1)
+	for _, e := range a.scope.eligible {
+		cand := candidate(e, &a.prompt.overlap, &reservations.View{})
+		speed, _ := l.Rank(e.Slot, e.Rank)
+		takes, by := speed*m.Prefill(float64(a.weights.ToCompute(size, &cand)), float64(size.Tokens)), w.on(e, l)
+		due, latest, needs = max(due, by), max(latest, by-takes), min(needs, takes)
+	}
+	return due, latest, needs
 }
 
 // targetDecides reports whether the request has a target by which ranks were compared.

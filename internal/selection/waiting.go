@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/select-service/select-service/internal/selection/admission"
@@ -133,6 +134,10 @@ func (t *turn) Waiter() admission.Waiter {
 		w.Lane.Filter += target.key()
 	}
 	w.Lane.Filter += t.EligibleKey
+	if due, latest, _ := (*attempt)(t).due(); !math.IsInf(due, 1) {
+		now := t.api.scopes.Seconds()
+		w.Due, w.Latest = max(now+due, math.SmallestNonzeroFloat64), now+latest
+	}
 	return w
 }
 
@@ -190,6 +195,18 @@ func (t *turn) Refresh(overlapAge time.Duration) error {
 	}
 	t.scope.expireStale()
 	return t.scope.listEligible()
+}
+
+// TooLate implements waitqueue.Request.
+func (t *turn) TooLate() error {
+	c := &t.choice
+	if !t.RefuseOnMiss || t.pair != nil || c.predictable() != "" || railed(c.scope.rules.Policies.Learner, c.scope.eligible) {
+		return nil
+	}
+	_, latest, needs := (*attempt)(t).due()
+	c.target = &TargetEffect{Refused: true}
+	waited := time.Since(t.wait.since).Seconds()
+	return contract.NewDeadlineExceeded(contract.TargetError{Predicted: seconds(needs), Over: seconds(max(waited, -latest))})
 }
 
 // Run implements waitqueue.Request.

@@ -71,6 +71,12 @@ func (b *backlog) remove(w *Waiter) {
 	}
 }
 
+// fix restores the order after the place of a waiter in its line has changed.
+func (b *backlog) fix(w *Waiter) {
+	w.lane.fix(w)
+	b.order.fix(w.lane.place)
+}
+
 // first returns the first waiter that can run, nil if none can. It asks the
 // first waiter of each lane, in order, until one can run.
 func (b *backlog) first(canRun func(*Waiter) bool) *Waiter {

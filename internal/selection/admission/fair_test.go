@@ -84,6 +84,7 @@ func (n *naiveFair) first(now float64, canRun func(*admission.Waiter) bool) *adm
 		for _, a := range n.accounts(w) {
 			keys = append(keys, n.key(a, w.Lane, now))
 		}
+		keys = append(keys, place(w, now))
 		if best == nil || slices.CompareFunc(keys, bestKeys, func(a, b float64) int {
 			if math.Abs(a-b) < 1e-9 {
 				return 0
@@ -105,7 +106,8 @@ func (n *naiveFair) served(w *admission.Waiter, seconds, now float64) {
 	}
 }
 
-// TestFairAgainstModel: random histories give the same turns as the naive order, with one lane and with several.
+// TestFairAgainstModel: random histories give the same turns as the naive order, with one lane and with several. Deadlines order the
+// requests of a tenant or program only.
 func TestFairAgainstModel(t *testing.T) {
 	histories := 60
 	if testing.Short() {
@@ -128,6 +130,10 @@ func TestFairAgainstModel(t *testing.T) {
 				if lane := rnd.Uint64N(4); lane > 1 {
 					w.Lane = admission.Lane{Pinned: true, Rank: catalog.Rank{Worker: lane}}
 				}
+				if rnd.IntN(2) == 0 {
+					w.Due = now + 1 + float64(rnd.IntN(60))
+					w.Latest = w.Due - float64(rnd.IntN(3))
+				}
 				m.add(w, now)
 				if err := q.Add(w, 1); err != nil {
 					t.Fatal(err)
@@ -145,6 +151,7 @@ func TestFairAgainstModel(t *testing.T) {
 			blocked := rnd.Uint64N(6)
 			canRun := func(w *admission.Waiter) bool { return w.Lane.Rank.Worker != blocked }
 			now++ // so that the queue orders the accounts as of now
+			q.Expire(now, func(*admission.Waiter) bool { return false })
 			want := m.first(now, canRun)
 			got := q.Next(now, canRun)
 			if got != want {

@@ -1,7 +1,9 @@
 package admission_test
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -22,6 +24,7 @@ type model struct {
 type modelClass struct {
 	quantum, deficit uint64
 	wspt             bool
+	now              float64
 	waiting          []*admission.Waiter // by arrival
 }
 
@@ -33,12 +36,31 @@ func (c *modelClass) score(w *admission.Waiter) float64 {
 	return jump - w.Arrived
 }
 
+// place returns where a waiter is in the order before its score counts: by the time until when it wants its first token, then
+// those that do not say, then those that are late. After an hour that time is not later than then, whatever it wants.
+func place(w *admission.Waiter, now float64) float64 {
+	switch hour := w.Arrived + 3600; {
+	case now >= hour && w.Due > 0 && now >= w.Latest && w.Latest < hour:
+		return hour
+	case w.Due > 0 && now >= w.Latest && now < hour:
+		return math.Inf(1)
+	case w.Due > 0:
+		return min(w.Due, hour)
+	case now >= hour:
+		return hour
+	}
+	return math.MaxFloat64
+}
+
 func (c *modelClass) first(canRun func(*admission.Waiter) bool) *admission.Waiter {
 	sorted := slices.Clone(c.waiting)
 	slices.SortStableFunc(sorted, func(a, b *admission.Waiter) int {
+		aDue, bDue := place(a, c.now), place(b, c.now)
 		switch {
 		case a.StrictPriority != b.StrictPriority:
 			return int(b.StrictPriority) - int(a.StrictPriority)
+		case aDue != bDue:
+			return cmp.Compare(aDue, bDue)
 		case c.score(a) > c.score(b):
 			return -1
 		case c.score(a) < c.score(b):
@@ -100,7 +122,9 @@ func matrix(t testing.TB, quanta []uint64, wspt []bool) *admission.Policy {
 }
 
 // TestQueueAgainstModel plays random histories of arrivals, disconnects and
-// freed ranks to the queue and the model; they must agree on every step.
+// freed ranks to the queue and the model; they must agree on every step. Some want their first token by a time, and of these some
+// are refused when they cannot be in time any more. Over an hour goes by: nobody waits while one of the same class, priority and
+// lane has its turn that came an hour later.
 func TestQueueAgainstModel(t *testing.T) {
 	histories, steps := 150, 400
 	if testing.Short() {
@@ -116,7 +140,7 @@ func TestQueueAgainstModel(t *testing.T) {
 			m.classes = append(m.classes, &modelClass{quantum: quanta[i], wspt: wspt[i]})
 		}
 		q := admission.NewQueue(matrix(t, quanta, wspt))
-		h := history{t: t, rnd: rnd, queue: q, model: m, classes: classes}
+		h := history{t: t, rnd: rnd, queue: q, model: m, classes: classes, refuses: map[*admission.Waiter]bool{}}
 		for h.step = range steps {
 			h.play()
 		}
@@ -130,10 +154,16 @@ type history struct {
 	model   *model
 	classes int
 	step    int
+	now     float64
+	refuses map[*admission.Waiter]bool
 	waiting []*admission.Waiter
 }
 
 func (h *history) play() {
+	if h.rnd.IntN(3) == 0 {
+		h.now += float64(h.rnd.IntN(100))
+	}
+	h.expire()
 	switch h.rnd.IntN(10) {
 	case 0, 1, 2, 3:
 		h.arrive()
@@ -155,12 +185,17 @@ func (h *history) play() {
 			lane := w.Lane.Rank.Worker
 			return blocked>>lane&1 == 0
 		}
-		got, want := h.queue.Next(0, canRun), h.model.next(canRun)
+		got, want := h.queue.Next(h.now, canRun), h.model.next(canRun)
 		if got != want {
 			h.t.Fatalf("step %d: Next = %+v, the model says %+v", h.step, got, want)
 		}
 		if got != nil {
 			h.left(got)
+			for _, w := range h.waiting {
+				if w.ClassHeader == got.ClassHeader && w.StrictPriority == got.StrictPriority && w.Lane == got.Lane && w.Arrived+3600 < got.Arrived {
+					h.t.Fatalf("step %d: %+v is overtaken by one that came an hour later", h.step, w)
+				}
+			}
 		}
 	}
 	var tokens uint64
@@ -178,12 +213,17 @@ func (h *history) arrive() {
 		StrictPriority: h.rnd.Uint32N(2),
 		PriorityJump:   float64(h.rnd.IntN(5) - 2),
 		Uncached:       h.rnd.Uint64N(200),
-		Arrived:        float64(h.step / 3),
+		Arrived:        h.now,
 		Value:          h.step,
 	}
 	w.Tokens = w.Uncached + h.rnd.Uint64N(50)
 	if lane := h.rnd.Uint64N(6); lane > 0 {
 		w.Lane = admission.Lane{Pinned: true, Rank: catalog.Rank{Worker: lane}}
+	}
+	if h.rnd.IntN(2) == 0 {
+		w.Due = h.now + 1 + float64(h.rnd.IntN(30))*float64(h.rnd.IntN(300))
+		w.Latest = w.Due - float64(h.rnd.IntN(10)) // perhaps it is late from the beginning
+		h.refuses[w] = h.rnd.IntN(2) == 0
 	}
 	if err := h.queue.Add(w, 1); err != nil {
 		h.t.Fatal(err)
@@ -191,6 +231,32 @@ func (h *history) arrive() {
 	c := h.model.classes[h.classOf(w)]
 	c.waiting = append(c.waiting, w)
 	h.waiting = append(h.waiting, w)
+}
+
+// expire has those refused that refuse to be late, at once.
+func (h *history) expire() {
+	refused := map[*admission.Waiter]bool{}
+	h.queue.Expire(h.now, func(w *admission.Waiter) bool {
+		if h.refuses[w] {
+			refused[w] = true
+		}
+		return h.refuses[w]
+	})
+	for _, w := range slices.Clone(h.waiting) {
+		if late := w.Due > 0 && h.refuses[w] && h.now >= w.Latest; late != refused[w] {
+			h.t.Fatalf("step %d at %g: %+v is refused: %t", h.step, h.now, w, refused[w])
+		}
+		if refused[w] {
+			h.model.classes[h.classOf(w)].remove(w)
+			h.left(w)
+		}
+	}
+	for _, c := range h.model.classes {
+		c.now = h.now
+	}
+	if next := h.queue.NextAlarm(); next <= h.now {
+		h.t.Fatalf("step %d at %g: an alarm is due at %g", h.step, h.now, next)
+	}
 }
 
 func (h *history) classOf(w *admission.Waiter) int {

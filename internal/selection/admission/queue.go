@@ -26,6 +26,7 @@ type Queue struct {
 	tokens    total
 	arrivals  uint64
 	robin     robin
+	alarms    heap[alarm]       // of all waiters
 	payers    []*fairness.Class // by Class.index, if fair
 
 	fair  bool    // a class is fair between tenants
@@ -49,7 +50,10 @@ type Waiter struct {
 	Tokens         uint64  // of the prompt
 	Uncached       uint64  // tokens of the prompt not cached on the best eligible rank, at arrival
 	Arrived        float64 // seconds since the service started
-	Lane           Lane
+	// Due is when the waiter wants its first token, in seconds as Arrived, and Latest is until when it must have its turn for
+	// that; 0 and not used: it does not say.
+	Due, Latest float64
+	Lane        Lane
 	// Tenant and Program pay for the request in a class that is fair, see package fairness. "" is a tenant or program
 	// as any other.
 	Tenant, Program string
@@ -62,6 +66,10 @@ type Waiter struct {
 	place   int               // in the waiters of share, or of lane
 	score   float64
 	seq     uint64
+
+	due        float64 // goes before the score: a time, undue or never
+	alarm      float64 // when one of these changes, see Queue.Expire
+	alarmPlace int     // in Queue.alarms
 }
 
 // Class returns the waiter's policy class, nil before Classify or Add.
@@ -71,6 +79,8 @@ func (w *Waiter) before(o *Waiter) bool {
 	switch {
 	case w.StrictPriority != o.StrictPriority:
 		return w.StrictPriority > o.StrictPriority
+	case w.due != o.due:
+		return w.due < o.due
 	case w.score != o.score:
 		return w.score > o.score
 	}
@@ -220,7 +230,9 @@ func (q *Queue) Add(w *Waiter, workers int) error {
 	if b.fair != nil {
 		q.Payer(w, q.epoch)
 	}
+	w.begin()
 	b.add(w, q.epoch)
+	q.alarms.push(alarm{w})
 	q.count(w, 1)
 	return nil
 }
@@ -232,6 +244,7 @@ func (q *Queue) Remove(w *Waiter) bool {
 		return false
 	}
 	q.backlogs[w.class.index].remove(w)
+	q.alarms.remove(w.alarmPlace)
 	q.count(w, -1)
 	return true
 }
@@ -271,7 +284,7 @@ func (q *Queue) All() iter.Seq[*Waiter] {
 
 // Next takes out and returns the waiter that runs next, nil if none can run.
 // Classes take turns by deficit round robin; inside a class the first waiter
-// that can run goes.
+// that can run goes: of the highest strict priority the earliest deadline, then the class's order.
 //
 // canRun reports whether a waiter can run now: one rank that it may use is not busy for its class,
 // or it has no rank left and must get its error. It is called for at most one waiter per lane and

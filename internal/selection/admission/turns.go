@@ -115,16 +115,32 @@ func (t *turns) remove(w *Waiter) {
 	w.share = nil
 	s.waiters.remove(w.place)
 	for ; s != nil; s = s.parent {
-		in := &t.tenants
-		if s.parent != nil {
-			in = &s.parent.programs
-		}
 		if s.empty() {
-			in.remove(s.place)
+			t.in(s).remove(s.place)
 			delete(t.of, s.account)
 		} else {
-			in.fix(s.place)
+			t.in(s).fix(s.place)
 		}
+	}
+}
+
+// in returns the heap that a share is in.
+func (t *turns) in(s *share) *heap[*share] {
+	if s.parent != nil {
+		return &s.parent.programs
+	}
+	return &t.tenants
+}
+
+// fix restores the order after the place of a waiter in its line has changed.
+func (t *turns) fix(w *Waiter) {
+	if w.share == nil {
+		t.waiters.fix(w.place)
+		return
+	}
+	w.share.waiters.fix(w.place)
+	for s := w.share; s != nil; s = s.parent {
+		t.in(s).fix(s.place)
 	}
 }
 
@@ -134,11 +150,7 @@ func (t *turns) served(a *fairness.Account, class *fairness.Class, epoch, now fl
 		if s := t.of[a]; s != nil {
 			s.since = now
 			s.key = class.Key(a, s.since, epoch)
-			if s.parent != nil {
-				s.parent.programs.fix(s.place)
-			} else {
-				t.tenants.fix(s.place)
-			}
+			t.in(s).fix(s.place)
 		}
 	}
 }

@@ -152,6 +152,12 @@ func NewTargetMissed(e TargetError) *Error {
 	return &Error{Kind: TargetMissed, Text: e.Error(), Err: &e, Reason: ReasonSaturated}
 }
 
+// NewDeadlineExceeded returns the error for a request that waits for its turn and cannot be in time any more, with the text of
+// dynamo-kv-router 1.6.1.
+func NewDeadlineExceeded(e TargetError) *Error {
+	return &Error{Kind: TargetMissed, Text: "request deadline exceeded", Err: &e, Reason: ReasonSaturated}
+}
+
 // DroppedHeader and ReasonSaturated are how llm-d's endpoint picker says why it refuses a request that no engine has room for.
 const (
 	DroppedHeader   = "x-llm-d-request-dropped-reason"

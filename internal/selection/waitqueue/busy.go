@@ -1,6 +1,7 @@
 package waitqueue
 
 import (
+	"math"
 	"time"
 
 	"github.com/select-service/select-service/internal/selection/admission"
@@ -9,8 +10,11 @@ import (
 // busy has the requests that wait because all ranks that they could use are busy. Package
 // admission decides their order.
 type busy struct {
-	config Config
-	queue  *admission.Queue
+	config        Config
+	queue         *admission.Queue
+	alarm         *time.Timer // calls dispatchQueue when queue.NextAlarm comes
+	alarmAt       float64     // when that is, if there is one
+	dispatchQueue func()
 }
 
 func (b *busy) enter(r Request, since *time.Time) (*Queued, error) {
@@ -32,12 +36,18 @@ func (b *busy) enter(r Request, since *time.Time) (*Queued, error) {
 		return nil, err
 	}
 	w.done = make(chan struct{})
+	b.expire()
+	if w.err != nil { // it is too late from the beginning
+		return nil, w.err
+	}
 	return w, nil
 }
 
 func (b *busy) remove(w *Queued) bool { return b.queue.Remove(&w.waiter) }
 
 func (b *busy) dispatch() {
+	b.expire()
+	defer b.schedule()
 	for {
 		w := b.queue.Next(b.now(), func(w *admission.Waiter) bool {
 			return w.Value.(*Queued).request.CanRunNow(w.Class())
@@ -47,6 +57,46 @@ func (b *busy) dispatch() {
 		}
 		b.run(w.Value.(*Queued))
 		b.queue.Served(w, b.now())
+	}
+}
+
+// expire ends the requests that refuse to wait for a turn that would come too late.
+func (b *busy) expire() {
+	b.queue.Expire(b.now(), func(w *admission.Waiter) bool {
+		late := w.Value.(*Queued)
+		err := late.request.TooLate()
+		if err == nil {
+			return false
+		}
+		late.err = err
+		close(late.done)
+		return true
+	})
+	b.schedule()
+}
+
+// schedule has dispatchQueue called when expire has something to do.
+func (b *busy) schedule() {
+	next := b.queue.NextAlarm()
+	if math.IsInf(next, 1) {
+		b.stop()
+		return
+	}
+	if b.alarm != nil && next == b.alarmAt {
+		return
+	}
+	after := max(0, time.Duration((next-b.now())*float64(time.Second))) + time.Millisecond // not a moment too early
+	if b.alarmAt = next; b.alarm == nil {
+		b.alarm = time.AfterFunc(after, b.dispatchQueue)
+	} else {
+		b.alarm.Reset(after)
+	}
+}
+
+func (b *busy) stop() {
+	if b.alarm != nil {
+		b.alarm.Stop()
+		b.alarm = nil
 	}
 }
 
@@ -66,6 +116,7 @@ func (b *busy) run(w *Queued) {
 }
 
 func (b *busy) end(reason error) {
+	b.stop()
 	var all []*admission.Waiter
 	for w := range b.queue.All() {
 		all = append(all, w)

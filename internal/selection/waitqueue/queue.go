@@ -29,6 +29,9 @@ type Request interface {
 	// Refresh updates a request that has waited to the current workers. It looks up their cached
 	// blocks again if they have changed, or if the request has waited for overlapAge (0: never).
 	Refresh(overlapAge time.Duration) error
+	// TooLate is called when the request cannot have its first token in time any more, by its Waiter, and has not had its
+	// turn. An error ends the request; without one it goes on to wait, behind the others.
+	TooLate() error
 	// Run serves the request. Its engine time is charged to the payer.
 	Run(admission.Payer) error
 }
@@ -73,7 +76,9 @@ func New(config Config, policy *admission.Policy) *Queue {
 	if policy == nil {
 		return &Queue{}
 	}
-	return &Queue{waiters: &busy{config: config, queue: admission.NewQueue(policy)}}
+	q := &Queue{}
+	q.waiters = &busy{config: config, queue: admission.NewQueue(policy), dispatchQueue: q.Dispatch}
+	return q
 }
 
 // NewDelaying returns an empty queue of Delayable requests, each of which waits for longest at

@@ -23,12 +23,17 @@ type request struct {
 	name       string
 	refreshErr error
 	waitErr    error
+	lateErr    error
+	due        float64 // seconds after started, for Waiter.Due and Latest; 0: none
 	panics     bool
 	takes      time.Duration // in Run
 	refreshed  int
 }
 
-func (r *request) Waiter() admission.Waiter          { return admission.Waiter{Tokens: 10} }
+func (r *request) Waiter() admission.Waiter {
+	return admission.Waiter{Tokens: 10, Due: r.due, Latest: r.due}
+}
+func (r *request) TooLate() error                    { return r.lateErr }
 func (r *request) Workers() int                      { return 1 }
 func (r *request) CanRun(*admission.Class) bool      { return r.places > 0 }
 func (r *request) CanRunNow(*admission.Class) bool   { return r.places > 0 || r.refreshErr != nil }
@@ -201,4 +206,46 @@ func TestWithoutPolicy(t *testing.T) {
 	if n, tokens := q.Pending(); q.Enabled() || n != 0 || tokens != 0 {
 		t.Errorf("enabled %t, %d requests, %d tokens", q.Enabled(), n, tokens)
 	}
+}
+
+// TestDeadlines: requests that want their first token by a time go in the order of these times, before others. When one cannot be
+// in time any more, it is refused at that moment if it refuses to be late, else it goes last.
+func TestDeadlines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, begin := &server{}, time.Now()
+		q := waitqueue.New(waitqueue.Config{Started: begin}, admission.Config{Threshold: new(float64)}.ForModel("m"))
+		late := errors.New("too late")
+		waits := map[string]*waitqueue.Queued{}
+		for _, r := range []*request{
+			{name: "late", due: 4}, {name: "none"}, {name: "second", due: 20}, {name: "first", due: 10}, {name: "refused", due: 5, lateErr: late},
+		} {
+			r.server = s
+			w, err := q.Enter(r, new(time.Time))
+			if err != nil || w == nil {
+				t.Fatalf("%s: %v, %v, want it to wait", r.name, w, err)
+			}
+			waits[r.name] = w
+		}
+		time.Sleep(5*time.Second - time.Millisecond)
+		synctest.Wait()
+		if open, err := outcome(waits["refused"]); !open {
+			t.Errorf("refused too early: %v", err)
+		}
+		<-waits["refused"].Done()
+		if took := time.Since(begin); took > 5*time.Second+2*time.Millisecond || !errors.Is(waits["refused"].Err(), late) {
+			t.Errorf("refused after %v: %v", took, waits["refused"].Err())
+		}
+		if w, err := q.Enter(&request{server: s, due: 1, lateErr: late}, new(time.Time)); w != nil || !errors.Is(err, late) {
+			t.Errorf("too late from the beginning: %v, %v", w, err)
+		}
+		if n, _ := q.Pending(); n != 4 {
+			t.Errorf("%d requests wait, want 4", n)
+		}
+		s.places = 4
+		q.Dispatch()
+		if want := []string{"first", "second", "none", "late"}; !slices.Equal(s.ran, want) {
+			t.Errorf("ran %v, want %v", s.ran, want)
+		}
+		q.Close(errors.New("closed")) // its timer ends
+	})
 }
