@@ -288,7 +288,7 @@ func (a *attempt) choose(v *reservations.View) error {
 		return err
 	}
 	ranks, i := a.choice.pick(ranks, v)
-	if t := a.choice.target; t != nil && t.Refused {
+	if t := a.choice.target; t != nil && t.Refused && excluded == nil { // else the request contradicts its session, at any load
 		return a.choice.missed(ranks, i)
 	}
 	if !a.choice.takes(ranks[i]) {

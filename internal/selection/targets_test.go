@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -23,9 +24,9 @@ import (
 var targetEngine = ttft.Parameters{Base: 0.03, PerToken: 1.0 / 4000, PerContext: 1e-8}
 
 // trained starts a service that has observed 300 first tokens of such engines.
-func trained(t *testing.T, workers uint64) *servicetest.World {
+func trained(t *testing.T, workers uint64, change ...func(*node.Config)) *servicetest.World {
 	t.Helper()
-	w := predicting(t, workers)
+	w := predicting(t, workers, change...)
 	for i := range 300 {
 		run(w, t, fmt.Sprint("r", i), 100+i*17%4000, targetEngine)
 	}
@@ -251,5 +252,32 @@ func TestDeadlineCountsTheAnswer(t *testing.T) {
 		if _, _, err = ask(3*time.Second, new(uint32(math.MaxUint32))); contract.KindOf(err) != contract.TargetMissed {
 			t.Errorf("the longest answer within 3 s: %v", err)
 		}
+	})
+}
+
+// TestTargetOfABoundSession: a hard session is a constraint as a filter is: only its worker counts for a target, whether others would
+// hold it or not. A request whose own filter excludes that worker contradicts its session at any load, so that is what it is told.
+func TestTargetOfABoundSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := trained(t, 2, sessions)
+		sel, err := reserve(w, "bind", servicetest.Prompt(1, 16000), of("s")) // 5.3 s
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := 1 - sel.Rank.Worker
+		within := func(target time.Duration, refuse bool) func(*selection.SelectRequest) {
+			return func(r *selection.SelectRequest) { r.TTFTTarget, r.RefuseOnMiss = target, refuse }
+		}
+		if _, err := reserve(w, "a", servicetest.Prompt(2<<20, 2000), of("s"), within(2*time.Second, true)); contract.KindOf(err) != contract.TargetMissed {
+			t.Errorf("the session's worker is busy, but the request is not refused: %v", err)
+		}
+		if got, err := reserve(w, "b", servicetest.Prompt(2<<20, 2000), of("s"), within(2*time.Second, false)); err != nil || got.Rank != sel.Rank {
+			t.Errorf("with on_miss place it goes to %v, not to %v: %v", got.Rank, sel.Rank, err)
+		}
+		if got, err := reserve(w, "c", servicetest.Prompt(2<<20, 2000), within(2*time.Second, true)); err != nil || got.Rank.Worker != other {
+			t.Errorf("without the session it goes to %v: %v", got.Rank, err)
+		}
+		_, err = reserve(w, "d", servicetest.Prompt(3<<20, 2000), of("s"), within(time.Millisecond, true), onWorkers(other))
+		servicetest.WantError(t, err, contract.BadRequest, fmt.Sprintf("session s is bound to worker %d, not %d", sel.Rank.Worker, other))
 	})
 }
