@@ -198,13 +198,13 @@ func (t *turn) Refresh(overlapAge time.Duration) error {
 }
 
 // TooLate implements waitqueue.Request.
-func (t *turn) TooLate() error {
+func (t *turn) TooLate(by admission.Payer) error {
 	c := &t.choice
 	if !t.RefuseOnMiss || t.pair != nil || c.predictable() != "" || railed(c.scope.rules.Policies.Learner, c.scope.eligible) {
 		return nil
 	}
 	_, latest, needs := (*attempt)(t).due()
-	c.target = &TargetEffect{Refused: true}
+	t.payer, c.target = by, &TargetEffect{Refused: true}
 	waited := time.Since(t.wait.since).Seconds()
 	return contract.NewDeadlineExceeded(contract.TargetError{Predicted: seconds(needs), Over: seconds(max(waited, -latest))})
 }

@@ -64,7 +64,7 @@ func (b *busy) dispatch() {
 func (b *busy) expire() {
 	b.queue.Expire(b.now(), func(w *admission.Waiter) bool {
 		late := w.Value.(*Queued)
-		err := late.request.TooLate()
+		err := late.request.TooLate(b.queue.Payer(w, b.now()))
 		if err == nil {
 			return false
 		}

@@ -38,7 +38,7 @@ func (d *delayable) CanRun(*admission.Class) bool      { panic("no queue of clas
 func (d *delayable) CanRunNow(*admission.Class) bool   { panic("no queue of classes") }
 func (d *delayable) BeforeWait(*admission.Class) error { return nil }
 func (d *delayable) Refresh(time.Duration) error       { return nil }
-func (d *delayable) TooLate() error                    { return nil }
+func (d *delayable) TooLate(admission.Payer) error     { return nil }
 func (d *delayable) Run(admission.Payer) error         { panic("only by RunOrDelay") }
 func (d *delayable) Work() float64                     { return slices.Min(d.work) }
 

@@ -30,8 +30,8 @@ type Request interface {
 	// blocks again if they have changed, or if the request has waited for overlapAge (0: never).
 	Refresh(overlapAge time.Duration) error
 	// TooLate is called when the request cannot have its first token in time any more, by its Waiter, and has not had its
-	// turn. An error ends the request; without one it goes on to wait, behind the others.
-	TooLate() error
+	// turn. An error ends the request; without one it goes on to wait, behind the others. by is who would have paid.
+	TooLate(by admission.Payer) error
 	// Run serves the request. Its engine time is charged to the payer.
 	Run(admission.Payer) error
 }

@@ -33,7 +33,7 @@ type request struct {
 func (r *request) Waiter() admission.Waiter {
 	return admission.Waiter{Tokens: 10, Due: r.due, Latest: r.due}
 }
-func (r *request) TooLate() error                    { return r.lateErr }
+func (r *request) TooLate(admission.Payer) error     { return r.lateErr }
 func (r *request) Workers() int                      { return 1 }
 func (r *request) CanRun(*admission.Class) bool      { return r.places > 0 }
 func (r *request) CanRunNow(*admission.Class) bool   { return r.places > 0 || r.refreshErr != nil }

@@ -58,6 +58,7 @@ var scenarios = []struct {
 	{"the tokenizer fails", false, tokenizerFails, false},
 	{"the tokenizer refuses", false, tokenizerRefuses, false},
 	{"limits", true, limits, false},
+	{"targets", true, targets, false},
 
 	// What is traced.
 	{"traces", true, traces, false},

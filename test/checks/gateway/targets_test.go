@@ -1,0 +1,87 @@
+package gateway
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/select-service/select-service/test/checks/e2e"
+)
+
+// wantHeaders are those by which a request says what it wants of its times.
+var wantHeaders = []string{"X-Llm-D-Slo-Ttft-Ms", "X-Slo-Ttft-Ms", "X-Select-Deadline-Ms", "X-Select-On-Miss"}
+
+// targets: once 200 first tokens were observed, a request whose target or deadline no engine is predicted to hold is refused with
+// what is predicted, when to come again, and llm-d's reason; or it is placed. Engines do not get the headers.
+func targets(t *testing.T) {
+	b := lay(t, setup{})
+	const prompt = 1500 // tokens: 15 ms
+	asked := uint32(0)
+	ask := func() object {
+		asked++
+		return chat(words(1000+asked, prompt), streamed, object{"max_tokens": 8})
+	}
+	learned := func() (samples, compared int) {
+		var all []struct {
+			Learned *struct {
+				Samples     int `json:"samples"`
+				Calibration struct {
+					Samples int `json:"samples"`
+				} `json:"calibration"`
+			} `json:"learned"`
+		}
+		b.picker.Must(t, http.StatusOK, http.MethodGet, "/policies", nil, &all)
+		if len(all) != 1 || all[0].Learned == nil {
+			t.Fatalf("no learned prefills in %+v", all)
+		}
+		return all[0].Learned.Samples, all[0].Learned.Calibration.Samples
+	}
+	e2e.Eventually(t, "200 first tokens are learned from", func() error {
+		var all sync.WaitGroup
+		for range 40 {
+			body := ask()
+			all.Go(func() {
+				if a, err := b.send(t.Context(), http.MethodPost, chats, body); err != nil || a.status != http.StatusOK {
+					t.Errorf("%v, %v", a, err)
+				}
+			})
+		}
+		all.Wait()
+		if samples, compared := learned(); samples < 200 || compared < 100 {
+			return fmt.Errorf("%d samples, %d of them compared with a prediction", samples, compared)
+		}
+		return nil
+	})
+	for _, e := range b.engines {
+		e.takeSeen()
+	}
+	for _, header := range []string{"x-llm-d-slo-ttft-ms", "x-slo-ttft-ms", "x-select-deadline-ms"} {
+		a := b.post(http.StatusTooManyRequests, chats, ask(), header, "1", "x-select-on-miss", "refuse")
+		code, message := refusal(t, a)
+		if code != "target_missed" || !strings.Contains(message, "predicted_ttft_ms: ") || strings.Contains(message, "predicted_ttft_ms: 0)") {
+			t.Errorf("%s: refused with %s, %q", header, code, message)
+		}
+		if after, reason := a.header.Get("Retry-After"), a.header.Get("X-Llm-D-Request-Dropped-Reason"); after != "1" || reason != "rejected-saturated" {
+			t.Errorf("%s: refused for the reason %q, to come again after %q", header, reason, after)
+		}
+	}
+	b.post(http.StatusOK, chats, ask(), "x-llm-d-slo-ttft-ms", "1")
+	b.post(http.StatusOK, chats, ask(), "x-slo-ttft-ms", "600000", "x-select-deadline-ms", "86400000", "x-select-on-miss", "refuse")
+	n := 0
+	for _, e := range b.engines {
+		for _, s := range e.takeSeen() {
+			n++
+			for _, name := range wantHeaders {
+				if s.header.Get(name) != "" {
+					t.Errorf("an engine has got %s", name)
+				}
+			}
+		}
+	}
+	if n != 2 {
+		t.Errorf("%d requests have reached engines, want 2", n)
+	}
+	b.idle()
+}
