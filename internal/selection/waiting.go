@@ -206,7 +206,7 @@ func (t *turn) TooLate(by admission.Payer) error {
 	_, latest, needs := (*attempt)(t).due()
 	t.payer, c.target = by, &TargetEffect{Refused: true}
 	waited := time.Since(t.wait.since).Seconds()
-	return contract.NewDeadlineExceeded(contract.TargetError{Predicted: seconds(needs), Over: seconds(max(waited, -latest))})
+	return contract.NewTargetMissed(contract.TargetError{Predicted: seconds(needs), Over: seconds(max(waited, -latest)), Waited: true})
 }
 
 // Run implements waitqueue.Request.

@@ -133,9 +133,14 @@ func NewOverload(e OverloadError) *Error {
 type TargetError struct {
 	Predicted time.Duration // the least time to first token that is predicted
 	Over      time.Duration // by how much that is more than what is wanted
+	Waited    bool          // the request waited for its turn, and cannot be in time any more
 }
 
+// Error returns the text: that of a request that has waited is dynamo-kv-router 1.6.1's.
 func (e *TargetError) Error() string {
+	if e.Waited {
+		return "request deadline exceeded"
+	}
 	return "no worker is predicted to hold the target of the request"
 }
 
@@ -150,12 +155,6 @@ func (e *TargetError) RetryAfter() int {
 // NewTargetMissed returns the error for a request whose target is predicted to be missed.
 func NewTargetMissed(e TargetError) *Error {
 	return &Error{Kind: TargetMissed, Text: e.Error(), Err: &e, Reason: ReasonSaturated}
-}
-
-// NewDeadlineExceeded returns the error for a request that waits for its turn and cannot be in time any more, with the text of
-// dynamo-kv-router 1.6.1.
-func NewDeadlineExceeded(e TargetError) *Error {
-	return &Error{Kind: TargetMissed, Text: "request deadline exceeded", Err: &e, Reason: ReasonSaturated}
 }
 
 // DroppedHeader and ReasonSaturated are how llm-d's endpoint picker says why it refuses a request that no engine has room for.

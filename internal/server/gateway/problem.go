@@ -181,7 +181,11 @@ func problemOf(ctx context.Context, err error) *Problem {
 	case contract.TargetMissed:
 		p := errOverloaded("target_missed", "", err)
 		p.missed, _ = errors.AsType[*contract.TargetError](err)
-		p.text = fmt.Sprintf("No engine is predicted to answer in time (predicted_ttft_ms: %d).", p.missed.Predicted.Milliseconds())
+		why := "No engine is predicted to answer in time"
+		if p.missed.Waited {
+			why = "All engines are busy: " + p.missed.Error()
+		}
+		p.text = fmt.Sprintf("%s (predicted_ttft_ms: %d).", why, p.missed.Predicted.Milliseconds())
 		return p
 	case contract.Exhausted:
 		p := errFull("limit_reached", "A limit of the endpoint picker is reached.")

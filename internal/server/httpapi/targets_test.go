@@ -62,6 +62,18 @@ func TestTargets(t *testing.T) {
 	})
 }
 
+// TestDeadlineIsMonotonic: a deadline has the reading of the monotonic clock, which time.Time shows as m=, so that a wall clock that
+// jumps makes nobody late.
+func TestDeadlineIsMonotonic(t *testing.T) {
+	f := &fake{}
+	for _, s := range speakers(f) {
+		w := call(t, s, "POST", s.prefix+"/select", `{"deadline_ms":9000}`, nil)
+		if d := f.selected.Deadline; w.Code != 200 || !strings.Contains(d.String(), " m=") {
+			t.Errorf("%s: %d, the deadline is %v, by the wall clock", s.name, w.Code, d)
+		}
+	}
+}
+
 // TestTargetMissed: a request that is refused for its target gets 429 in both dialects, with what is predicted, when to come
 // again, and the reason in llm-d's header.
 func TestTargetMissed(t *testing.T) {
