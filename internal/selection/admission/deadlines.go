@@ -44,14 +44,14 @@ func (w *Waiter) age(now float64) {
 // alarm is a waiter in the heap of Queue.alarms.
 type alarm struct{ *Waiter }
 
-func (a alarm) before(o alarm) bool { return a.Waiter.alarm < o.Waiter.alarm }
+func (a alarm) before(o alarm) bool { return a.alarm < o.alarm }
 func (a alarm) moved(place int)     { a.alarmPlace = place }
 
 // Expire gives new places to the waiters that cannot be in time any more, and to those that were overtaken for long enough. It
 // calls refuse for each of the former, before its turn and once: if that returns true, the waiter has ended and leaves the queue.
 // refuse must not change the queue. Expire is to be called before Next, after Add, and when NextAlarm has come.
 func (q *Queue) Expire(now float64, refuse func(*Waiter) bool) {
-	for len(q.alarms) > 0 && q.alarms[0].Waiter.alarm <= now {
+	for len(q.alarms) > 0 && q.alarms[0].alarm <= now {
 		w := q.alarms[0].Waiter
 		if w.becomesLate(now) && refuse(w) {
 			q.Remove(w)
@@ -68,5 +68,5 @@ func (q *Queue) NextAlarm() float64 {
 	if len(q.alarms) == 0 {
 		return never
 	}
-	return q.alarms[0].Waiter.alarm
+	return q.alarms[0].alarm
 }
