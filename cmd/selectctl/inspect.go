@@ -359,26 +359,31 @@ func (a *app) top() *cobra.Command {
 		once  bool
 	)
 	cmd := &cobra.Command{
-		Use: "top", Short: "the load of every rank, renewed each second, the busiest first",
-		Example: "  selectctl top -m llama\n  selectctl top --once",
+		Use: "top", Short: "the load of every rank, renewed each second, the busiest first; or the greatest consumers of engine seconds",
+		Example: "  selectctl top -m llama\n  selectctl top --once\n  selectctl top tenants",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			show := func() error {
+			return a.live(cmd.Context(), once, every, func() error {
 				loads, err := a.service.Loads(cmd.Context(), scope.scope())
 				if err != nil {
 					return err
 				}
 				return a.show(loads, loadTable(loads))
-			}
-			if once || !a.terminal {
-				return show()
-			}
-			return a.repeat(cmd.Context(), every, show)
+			})
 		},
 	}
+	cmd.AddCommand(a.consumers(byTenant), a.consumers(byProgram))
 	scope.register(cmd.Flags())
 	cmd.Flags().DurationVar(&every, "every", time.Second, "how often")
 	cmd.Flags().BoolVar(&once, "once", false, "show it once; so it is if the output is no terminal")
 	return cmd
+}
+
+// live shows something once, or in a terminal again and again.
+func (a *app) live(ctx context.Context, once bool, every time.Duration, show func() error) error {
+	if once || !a.terminal {
+		return show()
+	}
+	return a.repeat(ctx, every, show)
 }
 
 func loadTable(all []client.ScopeLoads) *table {

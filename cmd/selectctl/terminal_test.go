@@ -35,7 +35,7 @@ var hostileAnswers = map[string]any{
 	"GET /workers": []client.Worker{}, "POST /workers": client.Worker{}, "PUT /workers": map[string]any{"added": []uint64{1}, "replicas_behind": []string{hostile}},
 	"POST /workers/1/drain": client.Worker{}, "DELETE /workers/1/drain": client.Worker{}, "DELETE /workers/1": client.Worker{},
 	"GET /ready": client.Readiness{}, "GET /fleet": client.Fleet{}, "GET /loads": []client.ScopeLoads{}, "POST /overlap_scores": client.OverlapScores{},
-	"POST /explain": client.Explanation{}, "POST /tokenize": client.TokenizedPrompt{}, "GET /decisions": []client.Decision{}, "GET /sessions": client.SessionPage{}, "GET /replicas": client.Replicas{},
+	"POST /explain": client.Explanation{}, "POST /tokenize": client.TokenizedPrompt{}, "GET /decisions": []client.Decision{}, "GET /sessions": client.SessionPage{}, "GET /fairness": client.Fairness{}, "GET /replicas": client.Replicas{},
 	"GET /index/prefixes": client.Prefixes{}, "GET /doctor": client.Examination{}, "GET /busy_threshold": map[string]any{"thresholds": []client.Thresholds{{Model: hostile}}},
 	"POST /busy_threshold": client.Thresholds{}, "DELETE /busy_threshold": client.Thresholds{}, "POST /select": client.Selection{},
 	"GET /dump": map[string]any{hostile: []string{hostile}},
@@ -127,7 +127,7 @@ func hostileService(t *testing.T, kind string) string {
 
 // commandLines has a line or more for each command that asks a service.
 var commandLines = map[string][]string{
-	"status": {""}, "top": {"", "--once"}, "workers": {""}, "workers list": {""}, "workers get": {"1"}, "workers describe": {"1"}, "workers add": {"-f FILE"},
+	"status": {""}, "top": {"", "--once"}, "top tenants": {""}, "top programs": {""}, "workers": {""}, "workers list": {""}, "workers get": {"1"}, "workers describe": {"1"}, "workers add": {"-f FILE"},
 	"workers drain": {"1"}, "workers undrain": {"1"}, "workers rm": {"1"}, "workers apply": {"-f FILE", "-f FILE --dry-run"}, "overlap": {"-t 1", "--text x"},
 	"explain": {"-t 1", "--message x"}, "decisions": {"", "-f"}, "sessions": {""}, "replicas": {""}, "prefixes": {""}, "doctor": {"", "--all"}, "thresholds": {""},
 	"thresholds set": {"m --decode-blocks 0.9"}, "thresholds unset": {"m"}, "dump": {""}, "bench": {"--for 20ms", "--for 20ms --hdr"},

@@ -86,7 +86,7 @@ var mayImport = map[string][]string{
 	"internal/server/gateway/proxy":     {"internal/server/access", "internal/server/gateway", "internal/server/gateway/counts", "internal/server/gateway/openai", "internal/transport/http1", "pkg/catalog"},
 	"internal/engines/routes":           {},
 	"internal/server/gateway/tokenizer": {"internal/engines", "internal/server/gateway/openai", "internal/transport/http1", "pkg/catalog"},
-	"internal/server/httpapi":           {"api", "internal/container/offheap", "internal/engines/load", "internal/engines/reports", "internal/server/access", "internal/server/doctor", "internal/server/ranks", "internal/server/gateway/tokenizer", "internal/server/replicastatus", "internal/server/ui", "internal/conductor", "internal/selection/diagnose", "internal/selection/identity", "internal/selection/overload", "internal/selection/rankstate", "internal/selection", "internal/node", "internal/fleet", "internal/workers", "pkg/..."},
+	"internal/server/httpapi":           {"api", "internal/container/offheap", "internal/engines/load", "internal/engines/reports", "internal/server/access", "internal/server/doctor", "internal/server/ranks", "internal/server/gateway/tokenizer", "internal/server/replicastatus", "internal/server/ui", "internal/conductor", "internal/selection/diagnose", "internal/selection/fairness", "internal/selection/identity", "internal/selection/overload", "internal/selection/rankstate", "internal/selection", "internal/node", "internal/fleet", "internal/workers", "pkg/..."},
 	"internal/server/ui":                {},
 	"internal/simulation":               {},
 	"internal/simulation/engine":        {},

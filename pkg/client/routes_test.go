@@ -68,6 +68,9 @@ var routes = map[string]func(ctx context.Context, c *client.Client) error{
 		return only(c.Tokenize(ctx, client.TokenizeRequest{}))
 	},
 	"decisions": func(ctx context.Context, c *client.Client) error { return only(c.Decisions(ctx, client.Scope{}, 1)) },
+	"fairness": func(ctx context.Context, c *client.Client) error {
+		return only(c.Fairness(ctx, client.FairnessQuery{By: "program"}))
+	},
 	"sessions": func(ctx context.Context, c *client.Client) error {
 		return only(c.Sessions(ctx, client.SessionQuery{Limit: 1}))
 	},

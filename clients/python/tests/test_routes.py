@@ -260,6 +260,7 @@ def test_explanations(make: MakeClient, fleet: Server, dialect: str) -> None:
     assert kept["outcome"]["state"] == "freed"
     assert kept["outcome"]["ttft_seconds"] > 0
     assert [scope["policy"] for scope in client.policies()] == ["default"]
+    assert client.fairness(by="program") == {"consumers": [], "total": 0, "classes": []}
     assert client.sessions(worker_id=2, limit=1) == {"sessions": [], "total": 0}
     assert client.kubernetes() == {"enabled": False}
     # The view is renewed once a second, and may be from before the workers were added.

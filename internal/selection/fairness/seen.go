@@ -109,5 +109,5 @@ func (j *jain) index() float64 {
 	if j.squares == 0 {
 		return 1
 	}
-	return j.sum * j.sum / (float64(j.n) * j.squares)
+	return min(1, j.sum*j.sum/(float64(j.n)*j.squares)) // rounding may make it a little more
 }

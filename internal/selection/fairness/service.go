@@ -219,6 +219,13 @@ func (c *Class) Served(a *Account, now float64) float64 {
 	return a.value(now, c.rules.HalfLife)
 }
 
+// run counts requests of an account, and of its tenant, that begin (1) or end (-1).
+func (a *Account) run(change int) {
+	for ; a != nil; a = a.tenant {
+		a.running += change
+	}
+}
+
 func (a *Account) value(now, halfLife float64) float64 {
 	return a.served * math.Exp2(min(1, (a.at-now)/halfLife))
 }
@@ -279,7 +286,7 @@ func (c *Class) Begin(a *Account, r catalog.Rank, prefill, now float64) *Charge 
 	}
 	e.advance(now)
 	e.prefilling++
-	a.running++
+	a.run(1)
 	c.charge(a, x.prefill+x.decode, now)
 	return x
 }
@@ -347,7 +354,7 @@ func (c *Charge) end(now float64, cancel bool) {
 		e.prefilling--
 	}
 	c.state = over
-	c.account.running--
+	c.account.run(-1)
 	if e.prefilling+e.decoding == 0 {
 		delete(s.engines, c.rank)
 	}

@@ -48,6 +48,7 @@ type fake struct {
 	explanation     selection.Explanation
 	decisions       []selection.Decision
 	sessions        selection.SessionList
+	fair            selection.FairnessList
 	sessionQuery    selection.SessionQuery
 	booked          selection.ReserveRequest
 	pending         selection.PendingRequest
@@ -251,6 +252,12 @@ func (f *fake) Decisions(own catalog.ScopeFilter, _ int) []selection.Decision {
 	f.model, f.tenant = own.Model, own.Tenant
 	_ = f.called()
 	return f.decisions
+}
+
+func (f *fake) Fairness(q *selection.FairnessQuery) selection.FairnessList {
+	f.model, f.tenant = q.Of.Model, q.Of.Tenant
+	_ = f.called()
+	return f.fair
 }
 
 func (f *fake) ListSessions(q *selection.SessionQuery) selection.SessionList {

@@ -17,6 +17,7 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/fairness"
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
@@ -119,6 +120,20 @@ func TestAnswers(t *testing.T) {
 				{Scope: defaultScope, Name: strings.Repeat("n", 300), Kind: selection.TenantsName, Hard: true, Class: "chat", Turns: 1, Running: 1, Seen: time.Unix(1_700_000_000, 0), Chance: 1},
 			}, Total: 7, Next: &selection.SessionCursor{Seen: 255, Serial: 16},
 		}}, "GET", "/sessions", "", 200},
+		{"fairness", fake{fair: selection.FairnessList{
+			Consumers: []selection.Consumer{
+				{
+					Scope: scope, PolicyClass: "default", Waiting: 3,
+					Use: fairness.Use{Tenant: "gold", Program: strings.Repeat("p", 300), Weight: 3, Seconds: 12.5, Share: 0.75, Running: 2, Outcomes: [3]uint64{9, 1, 4}},
+				},
+				{Scope: defaultScope, PolicyClass: "default", Use: fairness.Use{Tenant: "b", Weight: 1}},
+			}, Total: 7,
+			Classes: []selection.FairClass{{
+				Scope: scope, PolicyClass: "default", Rules: fairness.Rules{By: fairness.Program, HalfLife: 60},
+				Evenness: fairness.Evenness{Tenants: 2, Programs: 3, OfTenants: 1, OfPrograms: 0.5},
+			}},
+		}}, "GET", "/fairness?by=program", "", 200},
+		{"fairness_none", fake{}, "GET", "/fairness", "", 200},
 		{"sessions_none", fake{}, "GET", "/sessions", "", 200},
 		{"overlap_scores_none", fake{}, "POST", "/overlap_scores", "{}", 200},
 		{"peers", fake{peers: []string{"tcp://a:1", "tcp://b:2"}}, "GET", "/replica_sync/peers", "", 200},

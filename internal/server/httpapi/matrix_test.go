@@ -40,6 +40,7 @@ var wanted = map[string]struct{ role, scoped string }{
 	"GET /busy_threshold":                     {"read", ""},
 	"GET /decisions":                          {"read", "-"},
 	"GET /sessions":                           {"read", "-"},
+	"GET /fairness":                           {"read", "-"},
 	"POST /explain":                           {"read", `{"tenant_id":%q,"token_ids":[1]}`},
 	"POST /tokenize":                          {"read", `{"tenant_id":%q,"request":{"prompt":"a"}}`},
 	"POST /overlap_scores":                    {"read", `{"tenant_id":%q,"token_ids":[1]}`},
@@ -309,7 +310,7 @@ func TestMatrixScopes(t *testing.T) {
 			case !allowed && (w.Code != 403 || called):
 				t.Errorf("%s: %s %s for %s: %d, the service was asked: %v", l.name, method, path, tenant, w.Code, called)
 			}
-			if list := strings.HasSuffix(inTable, "/workers") || strings.HasSuffix(inTable, "/loads") || strings.HasSuffix(inTable, "/policies") || strings.HasSuffix(inTable, "/decisions") || strings.HasSuffix(inTable, "/sessions"); list && want.scoped == "-" && want.role == "read" {
+			if list := strings.HasSuffix(inTable, "/workers") || strings.HasSuffix(inTable, "/loads") || strings.HasSuffix(inTable, "/policies") || strings.HasSuffix(inTable, "/decisions") || strings.HasSuffix(inTable, "/sessions") || strings.HasSuffix(inTable, "/fairness"); list && want.scoped == "-" && want.role == "read" {
 				if svc.tenant == nil || *svc.tenant != "own" {
 					t.Errorf("%s: %s %s is not limited to the tenant", l.name, method, path)
 				}

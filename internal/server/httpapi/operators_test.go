@@ -92,6 +92,7 @@ func TestFleet(t *testing.T) {
 		}
 		for target, want := range map[string]int{
 			"/history": 200, "/history?worker_id=1": 200, "/history?seconds=4": 400, "/history?seconds=3601": 400, "/history?worker_id=x": 400, "/fleet?since=a&since=b": 400,
+			"/fairness": 200, "/fairness?by=program&limit=1000": 200, "/fairness?by=agent": 400, "/fairness?by=tenant&by=tenant": 400, "/fairness?limit=0": 400,
 			"/sessions": 200, "/sessions?limit=0": 400, "/sessions?limit=1001": 400, "/sessions?worker_id=-1": 400, "/sessions?after=ff": 400,
 			"/sessions?after=FF-1": 400, "/sessions?after=ff-1%20": 400, "/sessions?after=ff-1&worker_id=3&limit=1000": 200, "/sessions?after=1-1&after=1-1": 400,
 			"/decisions?limit=0": 400, "/decisions?limit=1001": 400, "/decisions?limit=1&limit=1": 400,

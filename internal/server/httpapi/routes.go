@@ -28,6 +28,7 @@ type Service interface {
 	pairSelector
 	explainer
 	sessionLister
+	consumerLister
 	projector
 	reserver
 	loadReader
@@ -237,6 +238,7 @@ func addSelection(r router, svc Service) {
 	r.get(access.Read, "/decisions", a.narrowed(explanation.decisions))
 
 	sessionRoutes{svc, a.dialect}.addTo(r)
+	fairnessRoutes{svc, a.dialect}.addTo(r)
 
 	projection := projectRoutes{svc, a.dialect}
 	r.post(access.Read, "/overlap_scores", withBody(a, newProjectBody(a.dialect), projection.overlapScores))

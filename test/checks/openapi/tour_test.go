@@ -115,6 +115,7 @@ func selectionTour(dialect, endpoint string) []step {
 		{"DELETE", "/reservations/r6", "", 200},
 		{"GET", "/decisions", "", 200},
 		{"GET", "/sessions", "", 200},
+		{"GET", "/fairness?by=program", "", 200},
 		{"GET", "/fleet", "", 200},
 		{"GET", "/history", "", 200},
 		{"GET", "/index/prefixes", "", 200},

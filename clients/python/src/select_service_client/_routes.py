@@ -263,6 +263,23 @@ class SelectionRoutes(Caller):
         return core.call(core.request("GET", "/sessions", query=query))
 
     @operation
+    def fairness(
+        self,
+        *,
+        by: str | None = None,
+        limit: int | None = None,
+        model_name: str | None = None,
+        tenant: str | None = None,
+    ) -> Plan[dict[str, Any]]:
+        """The greatest consumers of engine seconds, where tenants take turns.
+
+        by is ``tenant`` (the default) or ``program``.
+        """
+        core = self._core
+        query: dict[str, Any] = filters(core, model_name, tenant) | {"by": by, "limit": limit}
+        return core.call(core.request("GET", "/fairness", query=query))
+
+    @operation
     def policies(
         self, *, model_name: str | None = None, tenant: str | None = None
     ) -> Plan[list[dict[str, Any]]]:
