@@ -72,7 +72,7 @@ var mayImport = map[string][]string{
 	"internal/selection/rankstate":      {"internal/engines/reports", "internal/selection/overload", "pkg/catalog", "pkg/kvevents", "pkg/reservations"},
 	"internal/selection/scopes":         {"internal/selection/admission", "internal/selection/approximate", "internal/selection/policies", "internal/selection/waitqueue", "pkg/..."},
 	"internal/selection/settings":       {"internal/selection/overload"},
-	"internal/selection/waitqueue":      {"internal/selection/admission"},
+	"internal/selection/waitqueue":      {"internal/selection/admission", "internal/selection/fairness"},
 	"internal/server":                   {},
 	"internal/server/access":            {"internal/transport/clientnet", "internal/transport/filewatch", "pkg/catalog"},
 	"internal/server/connections":       {"pkg/memory", "internal/transport/clientnet"},

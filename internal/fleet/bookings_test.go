@@ -73,6 +73,12 @@ func TestBookings(t *testing.T) {
 	}
 	awaits(t, "it comes over NATS", has(overNATS, n))
 	awaits(t, "it comes over the mesh", has(overMesh, n))
+	if err := sends.Publish(replicasync.TopicServed, []byte("x")); err != nil {
+		t.Error(err)
+	}
+	for name, l := range map[string]*zmqtest.Log{"NATS": overNATS, "the mesh": overMesh} {
+		awaits(t, "what was served comes over "+name, func() bool { return slices.Contains(l.Snapshot(), replicasync.TopicServed+" x") })
+	}
 	// A follower of the mesh gets the form of its topics, one over NATS always the first.
 	if err := sends.PublishEither(replicasync.TopicEvents, []byte("0"), replicasync.TopicReservations, func() []byte { return nil }); err != nil {
 		t.Error(err)

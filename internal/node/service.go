@@ -19,6 +19,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/approximate"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/diagnose"
+	"github.com/select-service/select-service/internal/selection/fairness"
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/internal/selection/settings"
@@ -206,6 +207,9 @@ func New(config Config, source kvevents.Source, log zerolog.Logger) *Service {
 	if s.replica != nil && (selects.SessionTTL > 0 || selects.HomeTTL > 0 || selects.Owners) {
 		api.ShareSessions(config.Process, s.replica)
 	}
+	if s.replica != nil && config.Scopes.Admission.Fair() {
+		api.ShareServed(s.replica)
+	}
 	registry := workers.NewRegistry(config.Workers, workers.NewChanges(s.catalog, s.scopes, api.Selections().Add, s.describer.look), config.Given)
 	if s.describer != nil {
 		s.describer.catalog, s.describer.apply, s.describer.described = s.catalog, registry.Describe, config.Described
@@ -340,6 +344,8 @@ func newScopes(config *Config, c *core, streams *kvevents.Subscribers, replica *
 	settings.Ledger, settings.Streams, settings.Log = c.ledger, streams, c.log
 	settings.Memory, settings.Learners = index, learners
 	settings.Queues.Started = time.Now()
+	settings.Queues.FairMemory = fairness.NewMemory(config.Memory.Account(memory.Remembered).Limit() / 6) // half as much as sessions
+	settings.Queues.ShareFair = config.Replication != nil
 	settings.Merging = config.recovers()
 	settings.KVEvents, settings.WatchStored = config.KVEvents, settings.WatchStored && config.KVEvents
 	if replica != nil {

@@ -2,6 +2,7 @@ package selection
 
 import (
 	"strings"
+	"unicode/utf8"
 
 	"github.com/select-service/select-service/internal/selection/fairness"
 	"github.com/select-service/select-service/internal/selection/identity"
@@ -12,11 +13,11 @@ import (
 // MaxFairName bounds the name of a program or a tenant that pays for requests, in bytes.
 const MaxFairName = identity.MaxName
 
-// FairName returns the name in a header: "" for one that could not be that of a session either (see identity.FaultOf), which counts as
-// missing.
+// FairName returns the name in a header: "" for one that could not be that of a session either (see identity.FaultOf), or is no
+// UTF-8, which counts as missing.
 func FairName(value string) string {
 	value = strings.TrimSpace(value)
-	if identity.FaultOf(value) != 0 {
+	if identity.FaultOf(value) != 0 || !utf8.ValidString(value) {
 		return ""
 	}
 	return value

@@ -49,7 +49,7 @@ type Config struct {
 	// Waiting is the account of waiting requests; nil: no bound.
 	Waiting *memory.Account
 	// Remembered is the account of state that is kept for later requests: pending selections,
-	// answers and sessions, at most a third of it each; nil: no bound.
+	// answers and sessions, at most a third of it each, and accounts of fairness (scopes.Settings); nil: no bound.
 	Remembered *memory.Account
 	// PrefillBusy and DecodeBusy are the fractions of a worker's batch and of its blocks above
 	// which answers report it busy. They are not negative; nil: answers do not report it.
@@ -93,6 +93,7 @@ type API struct {
 	decisions   decisions
 	transfers   transfers
 	warmup      warmup
+	replica     *replicasync.Replica // that shares what accounts are served; nil: they are not shared
 }
 
 // New returns the use cases.
@@ -164,6 +165,7 @@ func (a *API) Sweep() {
 	a.idempotency.wakeRetries()
 	a.pending.store.Sweep()
 	a.scopes.SampleTraffic()
+	a.shareServed()
 	a.warmup.look(a.catalog, a.scopes, a.ledger, time.Now())
 	var sessions int64
 	if a.sessions.Table != nil {
@@ -177,7 +179,7 @@ func (a *API) Sweep() {
 	}
 	_, selections := a.pending.store.Stats()
 	_, answers := a.idempotency.answers.count()
-	a.config.Remembered.Set(int64(selections) + answers + sessions + a.decisions.size())
+	a.config.Remembered.Set(int64(selections) + answers + sessions + a.decisions.size() + a.scopes.FairBytes())
 }
 
 // Remembered has the counts of state that is kept for later requests.

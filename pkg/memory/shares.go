@@ -30,8 +30,9 @@ const (
 	// Waiting: what requests keep while they are in wait queues. Full: a request that would wait is
 	// refused (internal/selection/waiting.go).
 	Waiting = "waiting"
-	// Remembered: first answers, pending selections and sessions, each within a third, and owners of ids within
-	// a sixth. Full: the oldest answers, selections and owners go; there are no more sessions (internal/selection).
+	// Remembered: first answers, pending selections and sessions, each within a third, owners of ids and accounts of fairness
+	// within a sixth. Full: the oldest answers, selections and owners go; there are no more sessions, and new accounts count as
+	// others do (internal/selection).
 	Remembered = "remembered"
 	// Streams: frames of engines being read, and their inboxes. Full: the stream pauses, or
 	// connections that hold unfinished messages for longest are closed (internal/transport/zmqsock/memory.go).

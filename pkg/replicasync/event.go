@@ -22,6 +22,8 @@ const (
 	sessionBound
 	sessionUnbound
 
+	servedState // without a number, see served.go
+
 	numKinds = int(iota)
 	// numSteps are the kinds before those of sessions: steps of reservations.
 	numSteps = int(sessionBound)
@@ -30,7 +32,7 @@ const (
 // kindTexts are labels of counters.
 var kindTexts = [numKinds]string{
 	booked: "booked", prefillCompleted: "prefill_completed", freed: "freed", renewed: "renewed",
-	sessionBound: "session_bound", sessionUnbound: "session_unbound",
+	sessionBound: "session_bound", sessionUnbound: "session_unbound", servedState: "served",
 }
 
 func (k kind) String() string { return kindTexts[k] }
@@ -50,7 +52,8 @@ type event struct {
 	blockSize uint32
 	id        string
 	rank      catalog.Rank
-	home      bool // of a session: see Session.Home
+	home      bool   // of a session: see Session.Home
+	payload   []byte // the whole message, of servedState alone
 
 	// The fields below are set for booked only.
 
@@ -76,6 +79,8 @@ func (k kind) topic() string {
 		return TopicSessions
 	case sessionUnbound:
 		return TopicSessionEnds
+	case servedState:
+		return TopicServed
 	}
 	return TopicEvents
 }

@@ -120,7 +120,7 @@ func (o *outbox) lastNumber(k kind) *uint64 {
 	return &o.events
 }
 
-// outboxBytes bounds the hashes that wait to be published. Most are those of live
+// outboxBytes bounds the hashes and messages that wait to be published. Most are those of live
 // reservations, which are in memory in any case.
 const outboxBytes = 256 << 20
 
@@ -129,7 +129,7 @@ func newOutbox(limit int, account *memory.Account) *outbox {
 }
 
 // weight is the size of an event in the outbox, in bytes.
-func weight(e *event) int { return 8 * len(e.hashes) }
+func weight(e *event) int { return 8*len(e.hashes) + len(e.payload) }
 
 // put numbers an event and appends it. The number is used up even if the queue is full
 // (ok is false), so that other replicas notice that an event is missing.
@@ -166,7 +166,7 @@ func (o *outbox) published() (events, renewals uint64) {
 	events, renewals = o.events, o.renewals
 	for i := o.queue.n - 1; i >= 0; i-- {
 		switch e := o.queue.at(i); e.kind {
-		case sessionBound, sessionUnbound: // have no numbers
+		case sessionBound, sessionUnbound, servedState: // have no numbers
 		case renewed:
 			renewals = e.sequence - 1
 		default:

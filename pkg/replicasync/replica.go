@@ -35,6 +35,9 @@ const (
 	// TopicSessionEnds carries, in the same form, bindings that have ended, which
 	// Dynamo's services do not publish.
 	TopicSessionEnds = "select-service.session-end.v1"
+	// TopicServed carries how many engine seconds a replica has served to tenants and programs, which only replicas of
+	// this service send and read.
+	TopicServed = "select-service.served.v1"
 )
 
 // Topics returns the topics of a replica, for a transport that has to subscribe to
@@ -44,7 +47,7 @@ func Topics(sessions bool) []string {
 	if sessions {
 		topics = append(topics, TopicSessions, TopicSessionEnds)
 	}
-	return topics
+	return append(topics, TopicServed)
 }
 
 // SnapshotPath is where a replica's HTTP base URL serves WriteSnapshot, with the
@@ -184,7 +187,8 @@ type Replica struct {
 	transport Transport
 	fetch     Fetcher
 	now       func() time.Time
-	sessions  Sessions // nil: they are not shared
+	sessions  Sessions   // nil: they are not shared
+	served    ServedSink // nil: nobody here wants to know
 
 	counts counters
 	outbox *outbox
@@ -192,6 +196,8 @@ type Replica struct {
 	// wake makes catchUp look for fetches that are due. Its capacity is 1.
 	wake     chan struct{}
 	newRanks atomic.Bool // RanksAdded was called
+	// servedVersion is the number of the last call of ShareServed.
+	servedVersion atomic.Uint64
 
 	// coreMu guards core. The ledger is called under it, so what the ledger calls
 	// must not take it.

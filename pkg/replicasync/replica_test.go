@@ -250,8 +250,8 @@ func TestTwoReplicas(t *testing.T) {
 
 		st := b.Stats()
 		want := Stats{
-			Sent:     map[string]uint64{"booked": 1, "prefill_completed": 0, "freed": 1, "renewed": 0, "session_bound": 0, "session_unbound": 0},
-			Received: map[string]uint64{"booked": 1, "prefill_completed": 1, "freed": 0, "renewed": 0, "session_bound": 0, "session_unbound": 0},
+			Sent:     map[string]uint64{"booked": 1, "prefill_completed": 0, "freed": 1, "renewed": 0, "session_bound": 0, "session_unbound": 0, "served": 0},
+			Received: map[string]uint64{"booked": 1, "prefill_completed": 1, "freed": 0, "renewed": 0, "session_bound": 0, "session_unbound": 0, "served": 0},
 			Dropped:  map[string]uint64{}, Snapshots: 1, PagesServed: 1,
 			Peers: 1, Connected: 1, Replicas: 1, Sequence: 2,
 		}

@@ -96,9 +96,12 @@ func (r *Replica) publish(enc, full *encoder, events []event) (ok bool) {
 		e := &events[i]
 		prefixed := e.prefix.Blocks > 0
 		var payload []byte
-		if prefixed {
+		switch {
+		case e.payload != nil:
+			payload = e.payload
+		case prefixed:
 			payload = enc.reservation(e)
-		} else {
+		default:
 			payload = enc.event(e)
 		}
 		if ok = len(payload) <= MaxPayload; !ok {
@@ -188,6 +191,9 @@ func (r *Replica) applyMessage(in *reader, endpoint, topic string, payload []byt
 	switch topic {
 	case TopicSessions, TopicSessionEnds:
 		r.applySession(in, endpoint, topic, payload)
+		return
+	case TopicServed:
+		r.applyServed(in, payload)
 		return
 	case TopicEvents:
 		e, err = in.event(payload)

@@ -10,7 +10,7 @@ import (
 // Stats counts since the start, except for the fields described as states.
 type Stats struct {
 	// Sent and Received are messages by kind: "booked", "prefill_completed", "freed",
-	// "renewed", "session_bound", "session_unbound" and "announcement". Received are
+	// "renewed", "session_bound", "session_unbound", "served" and "announcement". Received are
 	// those that could be read.
 	Sent, Received map[string]uint64
 	// Dropped are messages without effect, by reason. Reasons that begin with

@@ -27,6 +27,7 @@ type Queue struct {
 	arrivals  uint64
 	robin     robin
 	alarms    heap[alarm]       // of all waiters
+	service   *fairness.Service // nil: no class is fair
 	payers    []*fairness.Class // by Class.index, if fair
 
 	fair  bool    // a class is fair between tenants
@@ -112,21 +113,35 @@ func scoreOf(w *Waiter) float64 {
 // NewQueue returns an empty queue under a policy, which is not nil.
 func NewQueue(policy *Policy) *Queue {
 	q := &Queue{policy: policy}
-	var service *fairness.Service
 	if q.fair = policy.fair(); q.fair {
-		service = fairness.NewService()
+		q.service = fairness.NewService()
 	}
 	for _, class := range policy.classes {
 		b := &backlog{class: class, lanes: map[Lane]*lane{}}
 		if class.Fair.By != fairness.None {
-			b.fair = service.NewClass(class.Fair)
+			b.fair = q.service.NewClass(class.Fair)
 		}
 		q.backlogs = append(q.backlogs, b)
 		if q.fair {
-			q.payers = append(q.payers, cmp.Or(b.fair, service.NewClass(fairness.Rules{HalfLife: fairness.DefaultHalfLife})))
+			q.payers = append(q.payers, cmp.Or(b.fair, q.service.NewClass(fairness.Rules{HalfLife: fairness.DefaultHalfLife})))
 		}
 	}
 	return q
+}
+
+// LimitBytes bounds the accounts of the queue's payers, with those of other queues. It must be called before there are any.
+func (q *Queue) LimitBytes(m *fairness.Memory) {
+	if q.fair {
+		q.service.LimitBytes(m)
+	}
+}
+
+// FairBytes returns approximately what the accounts take.
+func (q *Queue) FairBytes() int64 {
+	if !q.fair {
+		return 0
+	}
+	return q.service.Bytes()
 }
 
 // Payer is who pays for the engine time of a request. Without Class and Account it is nobody.

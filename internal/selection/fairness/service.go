@@ -1,7 +1,6 @@
 package fairness
 
 import (
-	"math"
 	"strings"
 	"sync"
 
@@ -52,10 +51,14 @@ type Account struct {
 	tenant   *Account // of a program; nil for a tenant
 	weight   float64
 	programs map[string]*Account
-	served   float64 // seconds, as of at
+	served   float64 // seconds, as of at, those of other replicas included
 	at       float64
-	seen     float64 // when it last had a request
-	running  int     // requests that are charged, and have not ended
+	own      float64 // the part of served that this process has served, as of ownAt
+	ownAt    float64
+	others   []elsewhere // the parts of other processes
+	tell     int         // how often own is still to be told
+	seen     float64     // when it last had a request
+	running  int         // requests that are charged, and have not ended
 	outcomes [NumOutcomes]uint64
 }
 
@@ -88,12 +91,16 @@ type Class struct {
 	tenants  map[string]*Account
 	accounts int
 	swept    float64 // when idle accounts were last looked for
+	shared   bool
+	changed  []*Account // that are to be told, if shared
 }
 
 // Service has what the requests of a scope were served. All methods are safe for concurrent use.
 type Service struct {
 	mu      sync.Mutex
 	engines map[catalog.Rank]*engine
+	bytes   int64   // of the accounts of all classes, approximately
+	memory  *Memory // nil: there is no bound
 	decode  float64 // mean of the observed decodes, in seconds: what a new one is predicted to take
 }
 
@@ -119,7 +126,7 @@ func (c *Class) Account(tenant, program string, now float64) *Account {
 	case Tenant:
 		program = ""
 	}
-	if c.accounts >= MaxAccounts {
+	if c.full() {
 		c.forget(now)
 	}
 	t := c.open(c.tenants, tenant, now)
@@ -148,7 +155,7 @@ func (c *Class) Account(tenant, program string, now float64) *Account {
 func (c *Class) open(in map[string]*Account, name string, now float64) *Account {
 	a := in[name]
 	if a == nil {
-		if c.accounts >= MaxAccounts {
+		if c.full() {
 			return nil
 		}
 		a = c.add(in, name, now)
@@ -163,9 +170,12 @@ func (c *Class) add(in map[string]*Account, name string, now float64) *Account {
 		a.weight = w
 	}
 	in[a.name] = a
-	c.accounts++
+	c.account(a, 1)
 	return a
 }
+
+// full reports whether there is no room for another account.
+func (c *Class) full() bool { return c.accounts >= MaxAccounts || c.service.memory.full() }
 
 // forget drops the accounts that are idle. It looks for them at most once a second.
 func (c *Class) forget(now float64) {
@@ -181,12 +191,12 @@ func (c *Class) forget(now float64) {
 		for _, p := range t.programs {
 			if idle(p) {
 				delete(t.programs, p.name)
-				c.accounts--
+				c.account(p, -1)
 			}
 		}
 		if idle(t) {
 			delete(c.tenants, t.name)
-			c.accounts--
+			c.account(t, -1)
 		}
 	}
 }
@@ -227,14 +237,21 @@ func (a *Account) run(change int) {
 }
 
 func (a *Account) value(now, halfLife float64) float64 {
-	return a.served * math.Exp2(min(1, (a.at-now)/halfLife))
+	return a.served * left(a.at, now, halfLife)
 }
 
-// charge adds seconds, which may be negative, to what an account and its tenant were served.
+// add adds seconds, which may be negative, to what the account was served.
+func (a *Account) add(seconds, now, halfLife float64) {
+	a.served = min(max(0, a.value(now, halfLife)+seconds), mostServed)
+	a.at = now
+}
+
+// charge adds seconds, which may be negative, to what an account and its tenant were served by this process.
 func (c *Class) charge(a *Account, seconds, now float64) {
 	for ; a != nil; a = a.tenant {
-		a.served = min(max(0, a.value(now, c.rules.HalfLife)+seconds), mostServed)
-		a.at = now
+		a.add(seconds, now, c.rules.HalfLife)
+		a.own, a.ownAt = min(max(0, a.own*c.decay(a.ownAt, now)+seconds), mostServed), now
+		c.noteChange(a)
 	}
 }
 

@@ -195,6 +195,18 @@ func (r *Registry) Seconds() float64 { return time.Since(r.settings.Queues.Start
 // Fair reports whether a class of the wait queue may be fair between tenants.
 func (r *Registry) Fair() bool { return r.settings.Admission.Fair() }
 
+// FairBytes returns approximately what the accounts of fairness of all scopes take.
+func (r *Registry) FairBytes() (bytes int64) {
+	if !r.Fair() {
+		return 0
+	}
+	for _, state := range r.All() {
+		bytes += state.Rules().Queue.FairBytes()
+	}
+	r.settings.Queues.FairMemory.Set(bytes)
+	return bytes
+}
+
 // LoadChanged is called after load went down. It runs the waiting requests that can run now.
 func (r *Registry) LoadChanged() {
 	if !r.canWait.Load() {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/fairness"
 )
 
 // Request is a request that may have to wait. All methods but Waiter and Workers
@@ -43,6 +44,10 @@ type Config struct {
 	// OverlapRefresh is how long a request may wait before its overlap is looked up again; 0:
 	// forever.
 	OverlapRefresh time.Duration
+	// FairMemory bounds the accounts of fairness of all queues; nil: there is no bound.
+	FairMemory *fairness.Memory
+	// ShareFair: what accounts of fairness are served is told to other replicas.
+	ShareFair bool
 }
 
 // Queue is the wait queue of one scope. If nothing can wait (Waits), nothing is serialised.
@@ -77,7 +82,14 @@ func New(config Config, policy *admission.Policy) *Queue {
 		return &Queue{}
 	}
 	q := &Queue{}
-	q.waiters = &busy{config: config, queue: admission.NewQueue(policy), dispatchQueue: q.Dispatch}
+	b := &busy{config: config, queue: admission.NewQueue(policy), dispatchQueue: q.Dispatch}
+	b.queue.LimitBytes(config.FairMemory)
+	if config.ShareFair {
+		for _, class := range b.queue.FairClasses(false) {
+			class.Accounts.Share()
+		}
+	}
+	q.waiters = b
 	return q
 }
 
@@ -190,6 +202,15 @@ func (q *Queue) FairClasses(waiting bool) []admission.FairClass {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return b.queue.FairClasses(waiting)
+}
+
+// FairBytes returns approximately what the accounts of fairness take.
+func (q *Queue) FairBytes() int64 {
+	b, ok := q.waiters.(*busy)
+	if !ok {
+		return 0
+	}
+	return b.queue.FairBytes()
 }
 
 // errPanicked is the error of a request that panicked while another caller's goroutine ran it.
