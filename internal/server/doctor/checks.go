@@ -20,6 +20,7 @@ const (
 	Tokenizer
 	HitRate
 	Policy
+	Calibration
 	AnswerBodies
 	Memory
 	PeerUnreachable
@@ -48,6 +49,7 @@ var checks = [NumChecks]struct{ name, title, runbook string }{
 	Tokenizer:         {"tokenizer", "Prompts can be tokenized", "gatewaytokenizerfails"},
 	HitRate:           {"hit_rate", "Engines have cached what the index says", "when-the-hit-rate-is-0"},
 	Policy:            {"policy", "The policy of each model decides, without a guard rail", "when-another-policy-decides"},
+	Calibration:       {"calibration", "First tokens come when they are predicted", "when-predictions-are-off"},
 	AnswerBodies:      {"answer_bodies", "Envoy sends of answers what the policies learn from, and no more", "when-answers-pass-for-nothing"},
 	Memory:            {"memory", "Memory accounts have room", "memoryaccountfull"},
 	PeerUnreachable:   {"peer_unreachable", "The other replicas answer", "replicapeersdisconnected"},

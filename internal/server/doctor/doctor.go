@@ -113,6 +113,7 @@ func (d *Doctor) Examine(ctx context.Context, of catalog.ScopeFilter, whole bool
 	x.engines()
 	x.publishers()
 	x.policies()
+	x.calibration()
 	if whole {
 		x.gateway()
 		x.memory()

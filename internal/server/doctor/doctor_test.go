@@ -295,6 +295,36 @@ func TestFindings(t *testing.T) {
 			},
 			want: `policy: Dynamo's cost decides for model "m" instead of policy predicted-ttft, as the first tokens of most of its requests are told late, or never.`,
 		},
+		// Four of five requests take a tenth of a second and one takes 5 s, whatever their prompts: nothing predicts that.
+		"predictions are off": {
+			config: func(c *node.Config) { served(c); servicetest.EventsOff(c) },
+			provoke: func(w *servicetest.World) {
+				w.Put(servicetest.Record(1, 1))
+				for i := range 400 {
+					if i == 190 {
+						w.Settle()
+						if got := findings(w, nil, catalog.ScopeFilter{}); got != "" {
+							w.T.Errorf("before 200 were compared: %s", got)
+						}
+					}
+					id := fmt.Sprint("r", i)
+					w.Book(id, servicetest.Prompt(uint32(i)<<12, 400))
+					time.Sleep(100 * time.Millisecond)
+					if i%5 == 0 {
+						time.Sleep(4900 * time.Millisecond)
+					}
+					if err := w.PrefillComplete(id); err != nil {
+						w.T.Error(err)
+					}
+					time.Sleep(10 * time.Second)
+					if err := w.Free(id); err != nil {
+						w.T.Error(err)
+					}
+				}
+				time.Sleep(2 * time.Second)
+			},
+			want: `calibration: First tokens of model "m" come sooner than predicted: after *`,
+		},
 		"tokenizer": {gateway: counted{failures: 7}, want: "tokenizer: The tokens of 7 prompts of the last 10 minutes were unknown, as the tokenizer failed: " +
 			"their engines were chosen by load alone, or they were refused."},
 		"hit rate": {

@@ -184,3 +184,47 @@ func (ex *examination) policies() {
 		}
 	}
 }
+
+const (
+	// calibratedFrom is the number of compared predictions from which on they are judged.
+	calibratedFrom = 200
+	// mostOff is how far the median of observed over predicted times may be from 1, as a factor either way.
+	mostOff = 1.5
+	// leastHeld is the least share of first tokens that must come within the ninth decile of their prediction. Of the latest 256,
+	// of which nine of ten should, fewer do by chance once in ten million times.
+	leastHeld = 0.8
+)
+
+// calibration checks whether first tokens come when they are predicted, where a policy or a shadow predicts them.
+func (ex *examination) calibration() {
+	for sc, state := range ex.doctor.parts.Scopes.All() {
+		l := state.Rules().Learner()
+		if !sc.Matches(ex.of.Model, ex.of.Tenant) || l == nil {
+			continue
+		}
+		of, latest := l.Model().Calibration, l.Compare()
+		if of.Samples < calibratedFrom || latest.Predictions < calibratedFrom {
+			continue
+		}
+		ex.looked(Calibration)
+		f := Finding{Check: Calibration, Severity: Warning, Scope: &sc, Count: of.Samples}
+		name := catalog.Clip(sc.Model)
+		switch {
+		case of.Q50 > mostOff:
+			f.Sentence = fmt.Sprintf("First tokens of model %q come later than predicted: after %.1f times the predicted time in the median.", name, of.Q50)
+			f.Remedy = "See whether requests reach the engines past this service, whose load it does not know (let the engines report theirs), and whether prefill_complete " +
+				"is called at the first token and not later. Targets are held by a learned margin meanwhile, but fewer requests than could be are promised them."
+		case of.Q50 < 1/mostOff:
+			f.Sentence = fmt.Sprintf("First tokens of model %q come sooner than predicted: after %.2f of the predicted time in the median.", name, of.Q50)
+			f.Remedy = "See whether engines have more cached than the index says (KV events that are missing or dropped), and whether prefill_complete is called before " +
+				"the first token. Requests with a target are refused, or sent elsewhere, that could have been served."
+		case latest.Held < leastHeld:
+			f.Sentence = fmt.Sprintf("Predictions for model %q do not hold: of the latest %d first tokens %.0f %% came within the ninth decile of their prediction.", name, latest.Predictions, 100*latest.Held)
+			f.Remedy = "If the load or the engines have just changed, wait: the margin is learned again within a few hundred requests. If it stays so, see in " +
+				"GET /policies which deciles are off: the longest ones show load that this service does not know."
+		default:
+			continue
+		}
+		ex.find(f)
+	}
+}
