@@ -259,3 +259,46 @@ export interface TokenizedPrompt {
   cache_salt: string | null;
   token_ids: number[];
 }
+
+/** Who uses the engines, where tenants take turns. */
+export interface Fairness {
+  consumers: Consumer[];
+  total: number;
+  classes: FairClass[];
+}
+
+export interface Consumer {
+  model_name: string;
+  routing_group: string;
+  policy_class: string;
+  tenant: string;
+  program?: string;
+  engine_seconds: number;
+  share: number;
+  weight: number;
+  running: number;
+  queued: number;
+  attained: number;
+  missed: number;
+  refused: number;
+}
+
+export interface FairClass {
+  model_name: string;
+  routing_group: string;
+  policy_class: string;
+  by: "tenant" | "program";
+  active_tenants: number;
+  active_programs: number;
+  jain_tenants: number;
+  jain_programs: number;
+}
+
+/** The policy of a scope; what it does not say here is not shown. */
+export interface ScopePolicy {
+  model_name: string;
+  routing_group: string;
+  learned: null | {
+    calibration: { samples: number; q50: number; q90: number; held: number | null; deciles: { predicted_seconds: number; observed_seconds: number }[] };
+  };
+}

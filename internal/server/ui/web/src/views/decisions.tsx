@@ -8,6 +8,7 @@ import { Bar, Choice, Empty, Fault, Loading } from "../parts";
 import { address, change, useRoute } from "../route";
 import { Store, useStore } from "../store";
 import type { Decision } from "../types";
+import { Calibrations } from "./calibration";
 
 void Fragment;
 
@@ -66,6 +67,7 @@ export function DecisionsView() {
             <Observed list={shown} />
             <Shares list={shown} />
           </div>
+          <Calibrations model={model} group={group} />
           <table class="cards decisions" role="table">
             <caption class="hidden">Recent decisions, the newest first</caption>
             <thead role="rowgroup"><tr role="row">

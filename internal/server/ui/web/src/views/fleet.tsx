@@ -8,6 +8,7 @@ import { Bar, Choice, Confirm, Dialog, Empty, Fault, NoFleet, Spacer, Spark, Sta
 import { address, change, useRoute } from "../route";
 import { useStore } from "../store";
 import type { Finding, History, Points, Row, Scope, State, Totals } from "../types";
+import { Consumers } from "./consumers";
 import { ThresholdsDialog } from "./thresholds";
 
 void Fragment;
@@ -132,6 +133,7 @@ export function FleetView() {
       {all.failure?.status === 403 && <Fault failure={all.failure} what="the fleet" />}
       <TotalsOf t={shown} scopes={model || group ? inView : null} />
       {all.scopes.size > 1 && <Models scopes={[...all.scopes.values()]} model={model} group={group} />}
+      <Consumers model={model} group={group} />
       <div class="filters" role="search">
         <label class="field grow">
           <span class="hidden">Find</span>
