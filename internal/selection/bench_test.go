@@ -118,6 +118,32 @@ func BenchmarkReserveFree(b *testing.B) {
 	}
 }
 
+// BenchmarkReserveFair is BenchmarkReserveFree with the end of the prefill, in a class of the queue that is fair and in one that
+// is not: what it costs to charge engine seconds.
+func BenchmarkReserveFair(b *testing.B) {
+	for _, by := range []string{"none", "tenant", "program"} {
+		b.Run("by="+by, func(b *testing.B) {
+			tokens := servicetest.Prompt(1, 64*servicetest.BlockSize)
+			w := bed(b, 64, tokens, fairQueue(b, by))
+			req := &selection.SelectRequest{
+				Scope: servicetest.Scope, Prompt: servicetest.Hashes(tokens), ReservationID: new("r"), FairTenant: "gold", FairnessID: "agent",
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := w.Select(context.Background(), req, true); err != nil {
+					b.Fatal(err)
+				}
+				if err := w.PrefillComplete("r"); err != nil {
+					b.Fatal(err)
+				}
+				if err := w.Free("r"); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 // BenchmarkRefuse is /select by 8,192 token ids in blocks of 16, without HTTP:
 // answered without thresholds and with some that no one exceeds, and refused
 // because every rank exceeds one. A refusal does not look at the prompt.
