@@ -26,6 +26,9 @@ func TestReadsDuringWrites(t *testing.T) {
 					if d, ho, k := r.o.At(slot); int(d+ho+k) > len(prompt) {
 						t.Errorf("slot %d holds %d+%d+%d of %d blocks", slot, d, ho, k, len(prompt))
 					}
+					if n := len(r.space.AppendNames(nil, slot, prompt, 20)); n > 20 {
+						t.Errorf("slot %d: %d names of at most 20", slot, n)
+					}
 				}
 				if n%100 == 0 {
 					for range r.space.WalkBy(50).Runs {

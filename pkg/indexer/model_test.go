@@ -305,6 +305,23 @@ func (m *model) overlap(slot uint32, local []uint64) (device, host, disk uint32)
 }
 
 // blocks counts the (rank, block) entries of a tier.
+// hold reports whether a slot has the first blocks of a prompt under these names: so many on the device, the others on
+// the host tier.
+func (m *model) hold(slot uint32, local, names []uint64, device uint32) bool {
+	at := 0
+	for i, name := range names {
+		tier := indexer.Device
+		if i >= int(device) {
+			tier = indexer.Host
+		}
+		at = m.path(at, local[i])
+		if p, ok := m.ranks[slot].named[tier][name]; !ok || p != at {
+			return false
+		}
+	}
+	return true
+}
+
 func (m *model) blocks(t indexer.Tier) int {
 	n := 0
 	for _, r := range m.ranks {

@@ -149,6 +149,11 @@ func (h *history) compare(t testing.TB) {
 		if d != md || ho != mh || k != mk {
 			t.Fatalf("slot %d, prompt %v: index says %d/%d/%d, model %d/%d/%d", slot, locals, d, ho, k, md, mh, mk)
 		}
+		most := h.rnd.IntN(40)
+		held := h.space.AppendNames([]uint64{1}, slot, locals, most)[1:]
+		if want := min(int(md+mh), most); len(held) != want || !h.model.hold(slot, locals, held, md) {
+			t.Fatalf("slot %d, prompt %v: the index names %x, of %d blocks on the device and %d after them", slot, locals, held, md, mh)
+		}
 	}
 }
 
