@@ -478,6 +478,7 @@ func (a *attempt) answer() {
 	if a.pair != nil {
 		a.pair.answer(a)
 	}
+	a.addFetch()
 	if a.Explain || a.ExplainOnly {
 		a.result.Explanation = a.explain()
 		if a.pair != nil {

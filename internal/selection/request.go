@@ -155,6 +155,8 @@ type SelectRequest struct {
 	// FilterBeforeSession: if the request's filter excludes the session's rank, the session has no
 	// effect, instead of being an error.
 	FilterBeforeSession bool
+	// Hint, with a reservation: the answer says where the engine can fetch KV caches from, see Fetch (1.6.1).
+	Hint bool
 	// ByLoad: the prompt is unknown, and empty here. The choice is that of PlaceByLoad among the
 	// ranks that may take the request, whatever the scope's policy, and so is what is booked.
 	ByLoad bool
@@ -263,6 +265,10 @@ type Selection struct {
 	// Registration is the rank's when it was booked, see reservations.View.Registration; 0 if
 	// nothing was, or without a lease.
 	Registration uint64
+
+	// Fetch says where the engine can fetch from; nil: it was not asked for, there is no better source, or this is
+	// the answer of an earlier request.
+	Fetch *Fetch
 
 	Lease       time.Duration // as asked for
 	Explanation *Explanation  // if asked for, of a choice that was made now

@@ -168,6 +168,18 @@ var fields = [...]Field{
 		Name: "kv_transfer_preferred_weight", Of: Pointer[float32](func(r *Record) **float32 { return &r.KVTransferPreferredWeight }), Dynamo: true,
 		Doc: "A 32-bit float by which callers weigh a preferred domain. It is kept and shown.",
 	},
+	{
+		Name: "router_hint_worker_type", Of: Pointer[string](func(r *Record) **string { return &r.RouterHintWorkerType }), MaxBytes: maxText, Pods: true,
+		Doc: "The engine takes hints where to fetch KV caches from: from engines of the same type, whatever the word. Unset and empty: it takes none, and is no source.",
+	},
+	{
+		Name: "router_hint_source_control_endpoints", Of: Map[uint32](func(r *Record) *map[uint32]string { return &r.RouterHintSourceControlEndpoints }), MaxBytes: maxEndpoint,
+		Doc: "Where other engines ask for KV caches of this one, by data-parallel rank, in decimal. Ranks without an endpoint are no sources.",
+	},
+	{
+		Name: "kv_event_source_mode", Of: Pointer[string](func(r *Record) **string { return &r.KVEventSourceMode }), MaxBytes: maxText,
+		Doc: "How the engine publishes KV events. With `state_agent_v2` no hint names it as a source. Other values are kept and shown.",
+	},
 }
 
 // Fields returns the fields of a record in the order of the members of a worker in JSON. They are

@@ -84,6 +84,13 @@ type Record struct {
 	Revision                  *string
 	KVTransferEnforcement     *string // required or preferred
 	KVTransferPreferredWeight *float32
+
+	// RouterHintWorkerType says that the engine takes hints where to fetch KV caches from, those of engines of the same
+	// type; unset and empty: it takes none. RouterHintSourceControlEndpoints has, by rank, where engines ask for
+	// caches of this one. KVEventSourceMode is how the engine publishes KV events (dynamo-kv-router 1.6.1).
+	RouterHintWorkerType             *string           `json:",omitempty"`
+	RouterHintSourceControlEndpoints map[uint32]string `json:",omitempty"`
+	KVEventSourceMode                *string           `json:",omitempty"`
 }
 
 // Values of Record.KVEventCopies: what a "stored" event means for a block that the rank
@@ -104,6 +111,10 @@ const (
 	// know nothing of one another all state rank 0.
 	RankOfStream = "stream"
 )
+
+// StateAgentEvents is the KVEventSourceMode of an engine whose caches nobody is told to fetch: its events are those of an
+// agent beside it (dynamo-kv-router 1.6.1).
+const StateAgentEvents = "state_agent_v2"
 
 // Values of Record.Role: the phase of a request that the worker serves where prefill and
 // decode run on different workers.

@@ -105,6 +105,27 @@ type SessionContext struct {
 	AgentHeaders map[string][]string `json:"agent_headers,omitempty"`
 }
 
+// KVHint is a message for the engine of a booking, which the caller passes on to it (dynamo-kv-router 1.6.1).
+type KVHint struct {
+	ProtocolVersion string         `json:"protocol_version"`
+	MessageID       string         `json:"message_id"` // the id of the reservation
+	Actions         []KVHintAction `json:"actions"`
+}
+
+// KVHintAction is what a KVHint asks for.
+type KVHintAction struct {
+	ID      string      `json:"action_id"`
+	Type    string      `json:"action_type"` // kv.fetch
+	Version string      `json:"action_version"`
+	Payload KVFetchHint `json:"payload"`
+}
+
+// KVFetchHint says where the first blocks of the prompt can be fetched.
+type KVFetchHint struct {
+	SourceControlEndpoint string   `json:"source_control_endpoint"`
+	BlockHashes           []uint64 `json:"block_hashes"` // the source's names of the blocks, from the first one on
+}
+
 // Selection is what was chosen, and with SelectAndReserve booked.
 type Selection struct {
 	ID           string `json:"selection_id"` // also of the reservation; empty if the request had none
@@ -125,6 +146,8 @@ type Selection struct {
 	ISLTokens      uint64  `json:"isl_tokens"`
 	TrackPrefill   bool    `json:"track_prefill_tokens"`
 	LeaseSeconds   float64 `json:"lease_seconds"` // 0: no lease
+	// KVHint says where the engine can fetch KV caches of the prompt from; nil: nowhere, or the answer is repeated.
+	KVHint *KVHint `json:"kv_hint"`
 
 	WorkerLoad  *WorkerLoad  `json:"worker_load"` // set for advisory selections
 	Explanation *Explanation `json:"explanation"` // set if requested, but not in a repeated answer
@@ -319,6 +342,15 @@ type Worker struct {
 	KVTransferEnforcement *string `json:"kv_transfer_enforcement,omitempty"`
 	// A 32-bit float by which callers weigh a preferred domain. It is kept and shown.
 	KVTransferPreferredWeight *float32 `json:"kv_transfer_preferred_weight,omitempty"`
+	// The engine takes hints where to fetch KV caches from: from engines of the same type, whatever the word. Unset
+	// and empty: it takes none, and is no source.
+	RouterHintWorkerType *string `json:"router_hint_worker_type,omitempty"`
+	// Where other engines ask for KV caches of this one, by data-parallel rank, in decimal. Ranks without an
+	// endpoint are no sources.
+	RouterHintSourceControlEndpoints map[uint32]string `json:"router_hint_source_control_endpoints,omitzero"`
+	// How the engine publishes KV events. With `state_agent_v2` no hint names it as a source. Other values are kept
+	// and shown.
+	KVEventSourceMode *string `json:"kv_event_source_mode,omitempty"`
 
 	// Set in answers only.
 	Lifecycle             string        `json:"lifecycle,omitempty"` // schedulable, draining, incomplete, …

@@ -36,6 +36,7 @@ var (
 	costSpread      = Families.Histogram("selection_cost_spread_blocks", "Highest cost less lowest cost among the ranks that were compared, in blocks.", "model_name")
 	namesIgnored    = Families.Counter("session_names_ignored_total", "Names of sessions, and of the sessions that have started them, that were not used, by why: too_long (256 bytes), control_character, or reserved (they begin with one, as names of the service's own do).", "reason")
 	pairsTotal      = Families.Counter("pairs_total", "Answers of select_pair, by what they are: `pair` is two ranks, with the other reasons the rank that decodes prefills. Models without any have no series.", "model_name", "reason")
+	hintsTotal      = Families.Counter("kv_hints_total", "Bookings on ranks whose engines take hints where to fetch KV caches from, by what came of it: `given`, `no_source` (no other rank has more of the prompt) or `source_lost` (the source has just lost it). Models without any have no series.", "model_name", "result")
 	targetsTotal    = Families.Counter("request_targets_total", "Selections that say when they want their first token or their answer, by what came of it.", "model_name", "outcome")
 	queueWait       = Families.Histogram("queue_wait_seconds", "Time in the wait queue of the selections that had to wait, however they ended.", "model_name")
 )
@@ -77,6 +78,20 @@ const (
 func (r PairReason) String() string {
 	return [numPairReasons]string{"pair", "cached", "short", "no_prefill_worker"}[r]
 }
+
+// Hint is what came of a booking whose engine takes hints where to fetch KV caches from, as a label.
+type Hint uint8
+
+// What comes of it.
+const (
+	HintGiven Hint = iota
+	NoHintSource
+	HintSourceLost
+	numHints = int(iota)
+)
+
+// String gives the label.
+func (h Hint) String() string { return [numHints]string{"given", "no_source", "source_lost"}[h] }
 
 // Outcome is how a selection ended.
 type Outcome uint8
@@ -184,6 +199,7 @@ type ModelSelections struct {
 	queued           [numRoutes]atomic.Int64 // requests waiting now
 	causes           [NumCauses]atomic.Uint64
 	pairs            [numPairReasons]atomic.Uint64
+	hints            [numHints]atomic.Uint64
 	targets          [numTargets]atomic.Uint64
 	promises         promises
 
@@ -252,19 +268,28 @@ func (m *ModelSelections) Chosen(cached, most, blocks uint64, spread float64) {
 // Paired counts the answer to a request for a pair.
 func (m *ModelSelections) Paired(r PairReason) { m.pairs[r].Add(1) }
 
+// Hinted counts what came of a booking whose engine takes hints.
+func (m *ModelSelections) Hinted(h Hint) { m.hints[h].Add(1) }
+
 // sendPairs sends the counts of pairs, if there are any.
 func (m *ModelSelections) sendPairs(ch chan<- prometheus.Metric, model string) {
-	var counts [numPairReasons]uint64
-	some := false
-	for r := range m.pairs {
-		counts[r] = m.pairs[r].Load()
-		some = some || counts[r] > 0
+	sendIfAny(ch, pairsTotal, m.pairs[:], model, func(r int) string { return PairReason(r).String() })
+}
+
+// sendHints sends the counts of hints, if there are any.
+func (m *ModelSelections) sendHints(ch chan<- prometheus.Metric, model string) {
+	sendIfAny(ch, hintsTotal, m.hints[:], model, func(h int) string { return Hint(h).String() })
+}
+
+// sendIfAny sends the counters of a family of a model, unless all are 0.
+func sendIfAny(ch chan<- prometheus.Metric, of metrics.Family, counters []atomic.Uint64, model string, label func(int) string) {
+	values, some := make([]uint64, len(counters)), false
+	for i := range counters {
+		values[i] = counters[i].Load()
+		some = some || values[i] > 0
 	}
-	if !some {
-		return
-	}
-	for r, n := range counts {
-		metrics.Send(ch, pairsTotal, n, model, PairReason(r).String())
+	for i := 0; some && i < len(values); i++ {
+		metrics.Send(ch, of, values[i], model, label(i))
 	}
 }
 
@@ -290,6 +315,7 @@ func (m *ModelSelections) send(ch chan<- prometheus.Metric, model string) {
 		metrics.Send(ch, rejectionsTotal, m.causes[c].Load(), model, CauseLabel(c))
 	}
 	m.sendPairs(ch, model)
+	m.sendHints(ch, model)
 	for t := range m.targets {
 		metrics.Send(ch, targetsTotal, m.targets[t].Load(), model, Target(t).String())
 	}

@@ -91,6 +91,9 @@ func (s *State) Overlap(local []uint64, o, scratch *indexer.Overlap) {
 	}
 }
 
+// Predicts reports whether blocks are predicted from reservations, so that a rank need not have what it is said to have.
+func (s *State) Predicts() bool { return s.approximate != nil }
+
 // Events returns the index for engine events to write.
 func (s *State) Events() kvevents.Index {
 	if s.predicted == nil && s.stored == nil {

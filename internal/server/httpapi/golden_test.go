@@ -45,6 +45,8 @@ func TestAnswers(t *testing.T) {
 	advisory.WorkerLoad = &selection.WorkerLoad{ActivePrefillTokens: maxU64, PrefillTokenCapacity: 10_000_000, TotalKVBlocks: ptr[uint64](0), PrefillBusy: ptr(true)}
 	bareLoad := advisory
 	bareLoad.WorkerLoad = &selection.WorkerLoad{PrefillTokenCapacity: 1}
+	hinted := chosen
+	hinted.Fetch = &selection.Fetch{Source: catalog.Rank{Worker: 2}, Endpoint: `tcp://"a":1`, Hashes: []uint64{0, maxU64}}
 	placed := selection.Selection{
 		SelectionID: ptr("s"), ReservationID: ptr("r"), Scope: scope, Rank: rank, Endpoint: "http://w:8000", Lease: 100 * time.Millisecond,
 		Repeated: true, PlacementOnly: true,
@@ -64,6 +66,7 @@ func TestAnswers(t *testing.T) {
 	}{
 		{"health", fake{}, "GET", "/health", "", 200},
 		{"selection", fake{selection: chosen}, "POST", "/select_and_reserve", "{}", 200},
+		{"selection_hinted", fake{selection: hinted}, "POST", "/select_and_reserve", "{}", 200},
 		{"selection_anonymous", fake{selection: anonymous}, "POST", "/select", "{}", 200},
 		{"selection_advisory", fake{selection: advisory}, "POST", "/select", "{}", 200},
 		{"selection_advisory_bare", fake{selection: bareLoad}, "POST", "/select", "{}", 200},

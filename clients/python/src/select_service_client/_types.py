@@ -78,6 +78,9 @@ class WorkerSettings(TypedDict, total=False):
     kv_transfer_domain: str | None
     kv_transfer_enforcement: Literal["required", "preferred"] | None
     kv_transfer_preferred_weight: float | None
+    router_hint_worker_type: str | None
+    router_hint_source_control_endpoints: Mapping[int, str] | Mapping[str, str] | None
+    kv_event_source_mode: str | None
 
 
 class WorkerRequest(Scope, WorkerSettings, total=False):
@@ -166,6 +169,9 @@ class Worker(TypedDict, total=False):
     kv_transfer_domain: str | None
     kv_transfer_enforcement: str | None
     kv_transfer_preferred_weight: float | None
+    router_hint_worker_type: str
+    router_hint_source_control_endpoints: dict[str, str]
+    kv_event_source_mode: str
 
 
 class Difference(TypedDict, total=False):
@@ -396,6 +402,23 @@ class Reservation(TypedDict, total=False):
     lease_seconds: float
 
 
+class KVHintAction(TypedDict):
+    """What a KV hint asks for: a `kv.fetch` has block_hashes and source_control_endpoint."""
+
+    action_id: str
+    action_type: str
+    action_version: str
+    payload: dict[str, Any]
+
+
+class KVHint(TypedDict):
+    """A message for the engine of a booking: where it can fetch KV caches from."""
+
+    protocol_version: str
+    message_id: str
+    actions: list[KVHintAction]
+
+
 class Selection(Reservation, total=False):
     """A chosen worker.
 
@@ -412,6 +435,7 @@ class Selection(Reservation, total=False):
     potential_decode_blocks: int
     decode_busy: bool
     worker_load: dict[str, Any]
+    kv_hint: KVHint
     explanation: Explanation
     rank_header: Literal["local", "global", "none"]
     local_dp_rank: int

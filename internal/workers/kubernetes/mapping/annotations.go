@@ -44,11 +44,12 @@ const (
 	annotationEventsPort = "kv-events-port"
 	annotationReplayPort = "kv-replay-port"
 	annotationLoadPort   = "kv-load-port"
+	annotationHintPort   = "router-hint-control-port"
 )
 
 // Annotations returns the names of the annotations that have a meaning, without their prefix.
 func Annotations() []string {
-	names := []string{annotationModel, annotationCordoned, annotationEventsPort, annotationReplayPort, annotationLoadPort}
+	names := []string{annotationModel, annotationCordoned, annotationEventsPort, annotationReplayPort, annotationLoadPort, annotationHintPort}
 	for _, f := range podFields {
 		names = append(names, f.annotation)
 	}

@@ -334,13 +334,34 @@ func TestMap(t *testing.T) {
 	}
 }
 
+// TestControlEndpoints: the ranks' ports follow one another as those of other endpoints do.
+func TestControlEndpoints(t *testing.T) {
+	for port, want := range map[string]map[uint32]string{
+		"":      nil,
+		"23280": {0: "tcp://10.0.0.1:23280", 1: "tcp://10.0.0.1:23281"},
+		"65535": nil,
+	} {
+		e := configured()
+		e.PortStride = 1
+		pod := annotated("select-service/data-parallel-size", "2")
+		if port != "" {
+			pod = annotated("select-service/data-parallel-size", "2", "select-service/router-hint-control-port", port)
+		}
+		m := mapping.Map(pod, &mapping.Pool{Ports: []uint16{8000}}, &e, &settings, func(*catalog.Record) *catalog.Description { return nil })
+		w := m.Workers[0]
+		if d := cmp.Diff(want, w.Record.RouterHintSourceControlEndpoints); d != "" || (port == "65535") != (len(w.Reasons) > 0) || len(m.Unknown) > 0 {
+			t.Errorf("port %s: %q, unknown %q, endpoints (-want +got):\n%s", port, w.Reasons, m.Unknown, d)
+		}
+	}
+}
+
 // TestFieldsOfPods: an annotation, named after a field of the table, comes before the same field of its
 // source, and that before what is unset. A field that is the pod's own is no annotation.
 func TestFieldsOfPods(t *testing.T) {
 	values := map[string]string{
 		"kv_event_copies": "set", "kv_events": "false", "attention_chunk_size": "8192", "max_model_len": "4096", "load_metrics": "true", "role": "decode",
 		"rank_header": "none", "prefill_rank_header": "true", "adapters": "a,b", "block_size": "32", "data_parallel_size": "2",
-		"max_num_batched_tokens": "5", "total_kv_blocks": "6", "is_eagle": "true", "taints": "t", "revision": "v2",
+		"max_num_batched_tokens": "5", "total_kv_blocks": "6", "is_eagle": "true", "taints": "t", "revision": "v2", "router_hint_worker_type": "decode",
 	}
 	show := func(of catalog.Accessor, r *catalog.Record) string {
 		var v any
