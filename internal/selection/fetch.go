@@ -1,8 +1,22 @@
 package selection
 
 import (
+	"encoding/json"
+	"strconv"
+
 	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/pkg/catalog"
+)
+
+// Hint says how the engine of a booking is told where to fetch KV caches from.
+type Hint uint8
+
+// The ways: not at all; by the caller (1.6.1); by its request, in the form of its worker's record: a header for
+// llm-d's sidecar (Record.KVPeerEndpoint), or a member of the body (Record.KVHintsInBody).
+const (
+	NoHint Hint = iota
+	HintInAnswer
+	HintInRequest
 )
 
 // Fetch says from which rank the engine of the chosen one can fetch KV caches of the prompt, in place of
@@ -10,9 +24,31 @@ import (
 type Fetch struct {
 	Source   catalog.Rank
 	Endpoint string // where engines ask the source for caches
+	Peer     bool   // Endpoint is a KVPeerEndpoint, for a sidecar. There are no Hashes.
 	// Hashes are the names that the source's engine has for the first blocks of the prompt, as it has announced
 	// them. It had these blocks, on its device or its host tier, when they were listed.
 	Hashes []uint64
+}
+
+// AppendHint appends the JSON of the message by which engines are told, as dynamo-kv-router 1.6.1 writes it (kv_hints.rs)
+// and SGLang reads it (python/sglang/srt/managers/kv_hints.py). id is the reservation's.
+func (f *Fetch) AppendHint(out []byte, id string) []byte {
+	text := func(s string) { // a string can always be written
+		b, _ := json.Marshal(s)
+		out = append(out, b...)
+	}
+	out = append(out, `{"protocol_version":"0.1","message_id":`...)
+	text(id)
+	out = append(out, `,"actions":[{"action_id":"a1","action_type":"kv.fetch","action_version":"1.0","payload":{"block_hashes":[`...)
+	for i, hash := range f.Hashes {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = strconv.AppendUint(out, hash, 10)
+	}
+	out = append(out, `],"source_control_endpoint":`...)
+	text(f.Endpoint)
+	return append(out, "}}]}"...)
 }
 
 // MaxFetchHashes bounds Fetch.Hashes: a hint has 32 KiB of them, and listing them takes less than a millisecond.
@@ -20,7 +56,7 @@ const MaxFetchHashes = 4096
 
 // addFetch tells the rank that computes the prompt where its engine can fetch from.
 func (a *attempt) addFetch() {
-	if !a.Hint || !a.reserve {
+	if a.Hint == NoHint || !a.reserve {
 		return
 	}
 	fetch := a.findFetch(a.prefills())
@@ -39,9 +75,13 @@ func (a *attempt) addFetch() {
 // to pass on caches to one another, and that ranks without a sign of life are no sources. It must be called
 // outside all locks.
 func (a *attempt) findFetch(c *choice) *Fetch {
-	kind := hintType(c.chosen.Worker)
 	picksOther := a.SharesFrontend != nil && a.SharesFrontend(c.chosen)
-	if kind == "" || a.ByLoad || a.NoOverlap || picksOther || c.scope.state.Predicts() {
+	if a.ByLoad || a.NoOverlap || picksOther || c.scope.state.Predicts() {
+		return nil
+	}
+	f := new(Fetch)
+	var endpointOf func(*catalog.Entry) string
+	if endpointOf, f.Peer = a.Hint.sources(c.chosen.Worker); endpointOf == nil {
 		return nil
 	}
 	m := a.api.selections.Of(a.Scope.Model)
@@ -52,28 +92,63 @@ func (a *attempt) findFetch(c *choice) *Fetch {
 		return int(device) + int(host)
 	}
 	own := held(target.Slot)
-	most, source := own, (*catalog.Entry)(nil)
+	most, slot := own, uint32(0)
 	of := linkedOf(target.Worker)
 	silent := a.api.reports.Excluded(a.Scope)
 	ranks := c.scope.snapshot.Ranks() // the smallest first
 	for i := range ranks {
 		e := &ranks[i]
-		if n := held(e.Slot); n > most && e.Rank != target.Rank && isHintSource(e, kind) &&
-			linkedOf(e.Worker).with(of) && silent[e.Rank] == nil {
-			most, source = n, e
+		n := held(e.Slot)
+		if n <= most || e.Rank == target.Rank || silent[e.Rank] != nil || !linkedOf(e.Worker).with(of) {
+			continue
+		}
+		if at := endpointOf(e); at != "" {
+			most, slot, f.Source, f.Endpoint = n, e.Slot, e.Rank, at
 		}
 	}
-	if source == nil {
+	if f.Endpoint == "" {
 		m.Hinted(counts.NoHintSource)
 		return nil
 	}
-	names := c.scope.state.Space.AppendNames(nil, source.Slot, p.local, min(most, MaxFetchHashes))
-	if len(names) <= own {
+	f.Hashes = c.scope.state.Space.AppendNames(nil, slot, p.local, min(most, MaxFetchHashes))
+	if len(f.Hashes) <= own {
 		m.Hinted(counts.HintSourceLost)
 		return nil
 	}
+	if f.Peer {
+		f.Hashes = nil
+	}
 	m.Hinted(counts.HintGiven)
-	return &Fetch{Source: source.Rank, Endpoint: source.Worker.RouterHintSourceControlEndpoints[source.DP], Hashes: names}
+	return f
+}
+
+// sources returns where engines ask a rank for caches that the target's engine can fetch, as a function that is
+// "" for ranks that are no sources; nil: the target's engine is not told of any.
+func (h Hint) sources(target *catalog.Worker) (endpointOf func(*catalog.Entry) string, peers bool) {
+	if h == HintInRequest {
+		if own := peerEndpoint(target); own != "" {
+			return func(e *catalog.Entry) string {
+				if at := peerEndpoint(e.Worker); at != own {
+					return at
+				}
+				return ""
+			}, true
+		}
+		if in := target.KVHintsInBody; in == nil || !*in {
+			return nil, false
+		}
+	}
+	kind := hintType(target)
+	if kind == "" {
+		return nil, false
+	}
+	return func(e *catalog.Entry) string {
+		w := e.Worker
+		if hintType(w) != kind || w.KVEventSourceMode != nil && *w.KVEventSourceMode == catalog.StateAgentEvents {
+			return ""
+		}
+		return w.RouterHintSourceControlEndpoints[e.DP]
+	}, false
 }
 
 // hintType returns with engines of which type a worker's passes on caches by hints; "": with none.
@@ -84,9 +159,10 @@ func hintType(w *catalog.Worker) string {
 	return *w.RouterHintWorkerType
 }
 
-// isHintSource reports whether engines of a type can be told to fetch caches of a rank.
-func isHintSource(e *catalog.Entry, kind string) bool {
-	w := e.Worker
-	return hintType(w) == kind && w.RouterHintSourceControlEndpoints[e.DP] != "" &&
-		(w.KVEventSourceMode == nil || *w.KVEventSourceMode != catalog.StateAgentEvents)
+// peerEndpoint returns by which name sidecars fetch from a worker's engine; "": by none.
+func peerEndpoint(w *catalog.Worker) string {
+	if w.KVPeerEndpoint == nil {
+		return ""
+	}
+	return *w.KVPeerEndpoint
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -21,7 +23,7 @@ func hinted(kind string) func(*catalog.Record) {
 // askHint is a request for a booking on worker 1 that wants a hint.
 func askHint(tokens []uint32) *selection.SelectRequest {
 	r := servicetest.Ask(tokens)
-	r.Hint, r.Pinned = true, &catalog.Rank{Worker: 1}
+	r.Hint, r.Pinned = selection.HintInAnswer, &catalog.Rank{Worker: 1}
 	return r
 }
 
@@ -121,7 +123,7 @@ func TestNoHint(t *testing.T) {
 	}
 	w := start(t)
 	for name, change := range map[string]func(*selection.SelectRequest){
-		"not asked for":        func(r *selection.SelectRequest) { r.Hint = false },
+		"not asked for":        func(r *selection.SelectRequest) { r.Hint = selection.NoHint },
 		"nothing is computed":  func(r *selection.SelectRequest) { r.NoOverlap = true },
 		"the source is chosen": func(r *selection.SelectRequest) { r.Pinned.Worker = 2 },
 		"another prompt":       func(r *selection.SelectRequest) { r.Prompt = servicetest.Ask(servicetest.Prompt(9, 16)).Prompt },
@@ -171,7 +173,7 @@ func TestPairHint(t *testing.T) {
 	w.Settle()
 	for _, alone := range []bool{false, true} {
 		got, err := w.SelectPair(t.Context(), askPair("", prompt, func(r *selection.PairRequest) {
-			r.Hint, r.Prefill.Pinned = true, &catalog.Rank{Worker: 1}
+			r.Hint, r.Prefill.Pinned = selection.HintInAnswer, &catalog.Rank{Worker: 1}
 			if alone {
 				r.Prefill.Pinned = &catalog.Rank{Worker: 9}
 			}
@@ -204,5 +206,51 @@ func TestLongHint(t *testing.T) {
 	got, err := w.Select(t.Context(), askHint(prompt), true)
 	if err != nil || got.Fetch == nil || !slices.Equal(got.Fetch.Hashes, e.Names(prompt, servicetest.BlockSize)[:selection.MaxFetchHashes]) {
 		t.Fatalf("got %v", err)
+	}
+}
+
+// TestHintsInRequests: what a gateway is told depends on the chosen worker's record. Peers are those of llm-d's
+// p2p-source-producer, whose header names another endpoint with more of the prompt than the chosen one.
+func TestHintsInRequests(t *testing.T) {
+	peer := func(at string) func(*catalog.Record) { return func(r *catalog.Record) { r.KVPeerEndpoint = &at } }
+	inBody := func(r *catalog.Record) { hinted("decode")(r); r.KVHintsInBody = new(true) }
+	both := func(at string) func(*catalog.Record) {
+		return func(r *catalog.Record) { inBody(r); peer(at)(r) }
+	}
+	for name, tt := range map[string]struct {
+		target, source func(*catalog.Record)
+		want           *selection.Fetch // but for its hashes, if it has any
+	}{
+		"a peer":                {peer("10.0.0.1:8000"), peer("10.0.0.2:8000"), &selection.Fetch{Endpoint: "10.0.0.2:8000", Peer: true}},
+		"no sidecar":            {peer(""), peer("10.0.0.2:8000"), nil},
+		"no peer":               {peer("10.0.0.1:8000"), peer(""), nil},
+		"itself":                {peer("10.0.0.1:8000"), peer("10.0.0.1:8000"), nil},
+		"in the body":           {inBody, hinted("decode"), &selection.Fetch{Endpoint: "control"}},
+		"not read in the body":  {hinted("decode"), inBody, nil},
+		"a sidecar comes first": {both("10.0.0.1:8000"), both("10.0.0.2:8000"), &selection.Fetch{Endpoint: "10.0.0.2:8000", Peer: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := servicetest.Start(t)
+			w.Put(servicetest.Record(1, 1, tt.target))
+			w.Put(servicetest.Record(2, 1, tt.source))
+			prompt := servicetest.Prompt(1, 4*servicetest.BlockSize)
+			e := w.Engine(2, 0)
+			e.Publish(0, e.Stored(prompt, servicetest.BlockSize, nil))
+			w.Settle()
+			req := askHint(prompt)
+			req.Hint = selection.HintInRequest
+			got, err := w.Select(t.Context(), req, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tt.want != nil {
+				if tt.want.Source.Worker = 2; !tt.want.Peer {
+					tt.want.Hashes = e.Names(prompt, servicetest.BlockSize)
+				}
+			}
+			if d := cmp.Diff(tt.want, got.Fetch); d != "" {
+				t.Errorf("-want +got:\n%s", d)
+			}
+		})
 	}
 }

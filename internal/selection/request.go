@@ -155,8 +155,8 @@ type SelectRequest struct {
 	// FilterBeforeSession: if the request's filter excludes the session's rank, the session has no
 	// effect, instead of being an error.
 	FilterBeforeSession bool
-	// Hint, with a reservation: the answer says where the engine can fetch KV caches from, see Fetch (1.6.1).
-	Hint bool
+	// Hint, with a reservation: the answer says where the engine can fetch KV caches from, see Fetch.
+	Hint Hint
 	// ByLoad: the prompt is unknown, and empty here. The choice is that of PlaceByLoad among the
 	// ranks that may take the request, whatever the scope's policy, and so is what is booked.
 	ByLoad bool

@@ -49,6 +49,10 @@ func replay(endpoint string) func(*catalog.Record) {
 	return func(r *catalog.Record) { r.ReplayEndpoint = &endpoint }
 }
 
+func peer(at string) func(*catalog.Record) {
+	return func(r *catalog.Record) { r.KVPeerEndpoint = &at }
+}
+
 func rankEndpoints(m map[uint32]string) func(*catalog.Record) {
 	return func(r *catalog.Record) { r.RankEndpoints = m }
 }
@@ -218,6 +222,9 @@ func TestInvalid(t *testing.T) {
 		"rank servers":   {record(1, rankEndpoints(many)), "rank_endpoints has 4097 ranks, the maximum is 4096"},
 		"foreign rank":   {record(1, size(2), rankEndpoints(map[uint32]string{0: "http://h", 2: "http://i"})), "rank_endpoints names rank 2, which the worker does not have"},
 		"no URL":         {record(1, rankEndpoints(map[uint32]string{0: "h:1"})), "rank_endpoints of rank 0: `h:1` is not an http:// or https:// URL"},
+		"no peer":        {record(1, peer("10.0.0.1")), `kv_peer_endpoint "10.0.0.1" is not host:port`},
+		"a header more":  {record(1, peer("h\r\nx: y:1")), `kv_peer_endpoint "h\r\nx: y:1" is not host:port`},
+		"two peers":      {record(1, peer("h:1,i:2")), `kv_peer_endpoint "h:1,i:2" is not host:port`},
 		"no host":        {record(1, rankEndpoints(map[uint32]string{0: "http://:1"})), "rank_endpoints of rank 0: `http://:1` has no host"},
 		"a user":         {record(1, rankEndpoints(map[uint32]string{0: "http://u@h"})), "rank_endpoints of rank 0: `http://u@h` may have no more than a scheme, a host, a port and a path"},
 		"one server": {
@@ -241,6 +248,7 @@ func TestInvalid(t *testing.T) {
 				KVEventsEndpoints: tc.record.KVEventsEndpoints, ReplayEndpoints: tc.record.ReplayEndpoints,
 				KVEventCopies: tc.record.KVEventCopies, KVEventRank: tc.record.KVEventRank,
 				Role: tc.record.Role, RankEndpoints: tc.record.RankEndpoints, RankHeader: tc.record.RankHeader, Adapters: tc.record.Adapters,
+				KVPeerEndpoint: tc.record.KVPeerEndpoint,
 			}
 			if _, err := c.Patch(1, p); !errors.As(err, &invalid) || err.Error() != tc.want {
 				t.Errorf("Patch: %v, want %s", err, tc.want)

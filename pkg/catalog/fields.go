@@ -180,6 +180,14 @@ var fields = [...]Field{
 		Name: "kv_event_source_mode", Of: Pointer[string](func(r *Record) **string { return &r.KVEventSourceMode }), MaxBytes: maxText,
 		Doc: "How the engine publishes KV events. With `state_agent_v2` no hint names it as a source. Other values are kept and shown.",
 	},
+	{
+		Name: "kv_peer_endpoint", Of: Pointer[string](func(r *Record) **string { return &r.KVPeerEndpoint }), MaxBytes: maxEndpoint, check: (*Record).checkPeer,
+		Doc: "`host:port`, by which llm-d's sidecars of other engines fetch KV caches from this one. The gateway and the proxy name it to them in `x-kv-cache-source-host-port`, and name others to the sidecar of this engine. Unset and empty: neither.",
+	},
+	{
+		Name: "kv_hints_in_body", Of: Pointer[bool](func(r *Record) **bool { return &r.KVHintsInBody }), Pods: true,
+		Doc: "The engine reads hints where to fetch KV caches from in the member `kv_hints` of a request's body (SGLang). The gateway and the proxy then write them there. Unset is false.",
+	},
 }
 
 // Fields returns the fields of a record in the order of the members of a worker in JSON. They are

@@ -383,6 +383,9 @@ func TestEveryFieldCounts(t *testing.T) {
 		if r.Describe != nil {
 			r.Describe, r.Endpoint = new(catalog.Describe), new("http://h")
 		}
+		if r.KVPeerEndpoint != nil {
+			r.KVPeerEndpoint = new("h:1")
+		}
 		if r.LoadEndpoints != nil {
 			r.LoadEndpoints = map[uint32]string{0: "tcp://h:1"}
 		}

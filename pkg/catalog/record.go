@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/url"
 	"slices"
+	"strconv"
+	"strings"
 )
 
 // MaxRanks is the largest data_parallel_size of a worker (dynamo-kv-router
@@ -91,6 +94,11 @@ type Record struct {
 	RouterHintWorkerType             *string           `json:",omitempty"`
 	RouterHintSourceControlEndpoints map[uint32]string `json:",omitempty"`
 	KVEventSourceMode                *string           `json:",omitempty"`
+	// KVPeerEndpoint, host:port, is the name by which llm-d's sidecars fetch caches from the engine; unset: they do
+	// not, and the engine's sidecar fetches from no other.
+	KVPeerEndpoint *string `json:",omitempty"`
+	// KVHintsInBody: the engine reads hints in the member kv_hints of a request's body. Unset is false.
+	KVHintsInBody *bool `json:",omitempty"`
 }
 
 // Values of Record.KVEventCopies: what a "stored" event means for a block that the rank
@@ -200,6 +208,19 @@ func (r *Record) checkRankEndpoints() error {
 			return &InvalidError{fmt.Sprintf("rank_endpoints has `%s` for the ranks %d and %d: leave ranks out that share the worker's endpoint", Clip(endpoint), other, dp)}
 		}
 		ranks[endpoint] = dp
+	}
+	return nil
+}
+
+// checkPeer refuses a name that cannot be the value of a header that names a host and a port.
+func (r *Record) checkPeer() error {
+	if r.KVPeerEndpoint == nil || *r.KVPeerEndpoint == "" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(*r.KVPeerEndpoint)
+	number, bad := strconv.ParseUint(port, 10, 16)
+	if err != nil || bad != nil || number == 0 || host == "" || strings.ContainsFunc(host, func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune(`,;"/@`, c) }) {
+		return &InvalidError{fmt.Sprintf("kv_peer_endpoint %q is not host:port", Clip(*r.KVPeerEndpoint))}
 	}
 	return nil
 }

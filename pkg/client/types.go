@@ -351,6 +351,13 @@ type Worker struct {
 	// How the engine publishes KV events. With `state_agent_v2` no hint names it as a source. Other values are kept
 	// and shown.
 	KVEventSourceMode *string `json:"kv_event_source_mode,omitempty"`
+	// `host:port`, by which llm-d's sidecars of other engines fetch KV caches from this one. The gateway and the
+	// proxy name it to them in `x-kv-cache-source-host-port`, and name others to the sidecar of this engine. Unset
+	// and empty: neither.
+	KVPeerEndpoint *string `json:"kv_peer_endpoint,omitempty"`
+	// The engine reads hints where to fetch KV caches from in the member `kv_hints` of a request's body (SGLang).
+	// The gateway and the proxy then write them there. Unset is false.
+	KVHintsInBody *bool `json:"kv_hints_in_body,omitempty"`
 
 	// Set in answers only.
 	Lifecycle             string        `json:"lifecycle,omitempty"` // schedulable, draining, incomplete, …

@@ -119,6 +119,7 @@ func (b *booking) add(sel *selection.Selection, expected *uint32) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.answer.id, b.answer.selection, b.expected = *sel.ReservationID, *sel, expected
+	b.answer.selection.Fetch = nil // the request says it
 	if b.prefillDone = b.light && b.prefill.id == ""; b.prefillDone {
 		return
 	}
@@ -133,6 +134,7 @@ func (b *booking) addPrefill(sel *selection.Selection) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.prefill.id, b.prefill.selection = *sel.ReservationID, *sel
+	b.prefill.selection.Fetch = nil
 	b.watchLocked(sel)
 }
 

@@ -70,6 +70,7 @@ const (
 	rankHeader        = "x-data-parallel-rank" // vLLM and SGLang
 	prefillerHeader   = "x-prefiller-host-port"
 	prefillRankHeader = "x-prefiller-data-parallel-rank"
+	sourceHeader      = "x-kv-cache-source-host-port" // llm-d
 )
 
 // ReadHead reads the names and values of headers. Names are in lower case, and HTTP/2's

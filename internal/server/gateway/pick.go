@@ -95,7 +95,7 @@ func (p *picker) pick(ctx context.Context, h *Head, text []byte, caller *access.
 	if bad != nil {
 		return nil, bad
 	}
-	place.body = r.body.Body(r.engineSalt)
+	place.body = r.body.Body(r.engineSalt, place.hints)
 	return place, nil
 }
 
@@ -218,7 +218,7 @@ func (r *request) selection(prefill bool) *selection.SelectRequest {
 		PolicyClass: r.head.class, Session: r.head.session.ID, SessionTenant: r.sessionTenant(), Parent: r.head.session.Parent, OfAgent: r.head.session.OfAgent(),
 		SessionMode: r.config.SessionMode, Groups: r.config.SessionGroups, FilterBeforeSession: true, Lease: r.config.Lease,
 		Eligible: f.eligible, EligibleKey: f.key(), ByLoad: r.light, Trace: r.head.span,
-		Deadline: r.deadline, RefuseOnMiss: r.refuseOnMiss,
+		Deadline: r.deadline, RefuseOnMiss: r.refuseOnMiss, Hint: selection.HintInRequest,
 		FairTenant: selection.FairName(r.head.tenant()), FairnessID: r.head.fairness,
 	}
 	if !r.firstToken.IsZero() {
@@ -380,6 +380,7 @@ func (r *request) bookPrefill(ctx context.Context, b *booking, place *Placement,
 		if err == nil {
 			b.locatedAt(&b.prefill, at.text)
 			place.prefiller, place.prefillRank = at.text, r.rankFor(w, sel.Rank.DP)
+			place.tell(&sel)
 			return true, nil
 		}
 		b.freePrefill()
@@ -395,7 +396,7 @@ func (r *request) rebookPrefill(ctx context.Context, b *booking, decode *selecti
 		return nil
 	}
 	b.freePrefill()
-	place.prefiller, place.prefillRank = "", nil
+	place.prefiller, place.prefillRank, place.source = "", nil, ""
 	booked, bad := r.bookPrefill(ctx, b, place, !told)
 	if bad == nil && !booked {
 		r.alone = true
@@ -453,6 +454,7 @@ func (r *request) locate(ctx context.Context, sel *selection.Selection, place *P
 		place.rank, place.prefillRank = nil, nil
 	}
 	place.destinations = append(place.destinations, at)
+	place.tell(sel)
 	if b := place.booking; b != nil {
 		b.locatedAt(&b.answer, at.text)
 	}
@@ -461,8 +463,8 @@ func (r *request) locate(ctx context.Context, sel *selection.Selection, place *P
 	}
 	for _, rank := range sel.Fallbacks {
 		w, ok := r.worker(rank)
-		if !ok || w.RankCount() > 1 || len(w.RankEndpoints) > 0 || r.rankFor(w, rank.DP) != nil {
-			continue
+		if !ok || w.RankCount() > 1 || len(w.RankEndpoints) > 0 || r.rankFor(w, rank.DP) != nil || sel.Fetch != nil && sel.Fetch.Source.Worker == rank.Worker {
+			continue // the source would fetch from itself
 		}
 		if at, err := r.endpoints.of(ctx, w, rank.DP); err == nil && !place.goesTo(at.text) {
 			place.destinations = append(place.destinations, at)
@@ -534,7 +536,7 @@ func (r *request) placeOther(ctx context.Context) (*Placement, *Problem) {
 	}
 	place, bad := r.book(ctx)
 	if bad == nil {
-		place.body = r.body.Body(r.engineSalt)
+		place.body = r.body.Body(r.engineSalt, place.hints)
 	}
 	return place, bad
 }
@@ -576,7 +578,7 @@ func (r *request) leastLoaded(ctx context.Context) (*Placement, *Problem) {
 		case err != nil:
 			return nil, problemOf(ctx, err)
 		}
-		place := &Placement{body: r.body.Body(""), outcome: counts.GatewayPlaced}
+		place := &Placement{body: r.body.Body("", nil), outcome: counts.GatewayPlaced}
 		if r.head.HasBody {
 			place.booking, place.outcome = r.bookings.openLight(r.target.scope, r.metrics), counts.GatewayBooked
 			r.adopt(&sel, nil, place)

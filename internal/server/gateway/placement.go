@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/server/gateway/counts"
 	"github.com/select-service/select-service/internal/telemetry/tracing"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -15,6 +16,8 @@ type Placement struct {
 	rank         *uint32    // the rank in the form of the engine's frontend; nil: it is not named
 	prefiller    string     // ip:port of the prefill's engine; "": none
 	prefillRank  *uint32    // of the prefill's engine, as rank
+	source       string     // host:port of the engine from which the sidecar of the one that prefills fetches; "": none
+	hints        []byte     // kv_hints for the body; nil: none
 	body         [][]byte   // body for the engine, in pieces
 	booking      *booking   // nil: nothing is booked
 	outcome      counts.GatewayOutcome
@@ -56,7 +59,7 @@ func (p *Placement) Body() [][]byte { return p.body }
 type Header struct{ Name, Value string }
 
 // placed are the headers that a placement may set; those that it does not set are removed.
-var placed = [...]string{rankHeader, prefillerHeader, prefillRankHeader}
+var placed = [...]string{rankHeader, prefillerHeader, prefillRankHeader, sourceHeader}
 
 // removals has the headers to remove for each set of headers of placed that a placement sets, by
 // their bits: those of steering, and the rest of placed.
@@ -76,7 +79,7 @@ var removals = func() (lists [1 << len(placed)][]string) {
 // names of those that are to be removed, in a list that must not be changed.
 func (p *Placement) Headers(set []Header) (all []Header, remove []string) {
 	which := 0
-	for i, value := range [len(placed)]string{rankText(p.rank), p.prefiller, rankText(p.prefillRank)} {
+	for i, value := range [len(placed)]string{rankText(p.rank), p.prefiller, rankText(p.prefillRank), p.source} {
 		if value != "" {
 			which |= 1 << i
 			set = append(set, Header{placed[i], value})
@@ -88,6 +91,18 @@ func (p *Placement) Headers(set []Header) (all []Header, remove []string) {
 		}
 	}
 	return set, removals[which]
+}
+
+// tell has the request say where the engine of a booking fetches from. A sidecar reads the source in a header, for
+// the engine that prefills. In the body both engines of a pair would read it, so that a pair has it in a header only.
+func (p *Placement) tell(sel *selection.Selection) {
+	switch f := sel.Fetch; {
+	case f == nil:
+	case f.Peer:
+		p.source = f.Endpoint
+	case p.prefiller == "":
+		p.hints = f.AppendHint(nil, *sel.ReservationID)
+	}
 }
 
 // rankText returns the value of a header that names a rank, "" for nil.

@@ -11,7 +11,7 @@ var steering = []string{
 	fairnessAlias, "x-gateway-inference-objective", "x-gateway-model-name-rewrite",
 	SubsetHeader, ServedHeader, "test-epp-endpoint-selection",
 	// llm-d's sidecar, under its former and its present names (llm-d-router, pkg/common/routing).
-	"x-prefiller-url", "x-encoder-hosts-ports", "x-data-parallel-host-port", "x-kv-cache-source-host-port",
+	"x-prefiller-url", "x-encoder-hosts-ports", "x-data-parallel-host-port",
 	"x-llm-d-prefiller-host-port", "x-llm-d-encoder-hosts-ports", "x-llm-d-kv-cache-source-host-port",
 	"x-llm-d-model-name-rewrite", "x-llm-d-dp-winning-ranks",
 	// Dynamo's frontend, under its former and its present names (lib/llm, nvext.rs).

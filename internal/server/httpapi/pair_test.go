@@ -44,7 +44,7 @@ func TestPairBody(t *testing.T) {
 			Conditional: &selection.Conditional{MaxUncachedTokens: new(uint64(2048)), MaxUncachedShare: new(0.7)},
 		}
 		if s.d == dialect16 {
-			want.SelectionID, want.Hint = want.ReservationID, true
+			want.SelectionID, want.Hint = want.ReservationID, selection.HintInAnswer
 		}
 		f.paired.Prompt.TokenIDs = []uint32{1, 2} // lent
 		if diff := cmp.Diff(want, f.paired); diff != "" {

@@ -47,7 +47,7 @@ func (r selectRoutes) selectAndReserve(c request, b *selectBody, out []byte) (in
 // setBooking sets what a body says of the reservation.
 func (d dialect) setBooking(req *selection.SelectRequest, b *bookingOptions) (err error) {
 	if d == dialect16 {
-		req.ReservationID, req.Hint = req.SelectionID, true // decision E1
+		req.ReservationID, req.Hint = req.SelectionID, selection.HintInAnswer // decision E1
 	}
 	if req.IfExists = b.ifExists; req.IfExists == selection.ReturnFirst && req.ReservationID == nil {
 		return d.errIfExistsNeedsID()
@@ -111,7 +111,7 @@ func (d dialect) appendSelection(out []byte, s *selection.Selection, reserved bo
 			out = appendWorkerLoad(out, s.WorkerLoad)
 		}
 		if s.Fetch != nil {
-			out = appendKVHint(out, *s.ReservationID, s.Fetch)
+			out = s.Fetch.AppendHint(appendKey(out, "kv_hint"), *s.ReservationID)
 		}
 	}
 	out = appendLease(out, s.Lease)
@@ -121,19 +121,6 @@ func (d dialect) appendSelection(out []byte, s *selection.Selection, reserved bo
 		out = append(appendReasons(out, s.Explanation), '}')
 	}
 	return append(out, '}')
-}
-
-// appendKVHint appends where the engine can fetch KV caches from, as dynamo-kv-router 1.6.1 does (kv_hints.rs).
-func appendKVHint(out []byte, id string, f *selection.Fetch) []byte {
-	out = appendStringField(append(appendKey(out, "kv_hint"), '{'), "protocol_version", "0.1")
-	out = appendStringField(out, "message_id", id)
-	out = appendStringField(append(appendKey(out, "actions"), `[{`...), "action_id", "a1")
-	out = appendStringField(out, "action_type", "kv.fetch")
-	out = appendStringField(out, "action_version", "1.0")
-	out = append(appendKey(out, "payload"), '{')
-	out = appendList(appendKey(out, "block_hashes"), f.Hashes, func(out []byte, hash uint64) []byte { return strconv.AppendUint(out, hash, 10) })
-	out = appendStringField(out, "source_control_endpoint", f.Endpoint)
-	return append(out, "}}]}"...)
 }
 
 // appendIDs appends the ids that a selection has. In the 1.6 dialect selection_id is the id of

@@ -188,6 +188,39 @@ func prefillAndDecode(t *testing.T) {
 	b.idle()
 }
 
+// peerWithCache: an engine that has nothing of the prompt is told by a header of llm-d's sidecar, or by a member of
+// SGLang's body, which engine has it. What a client says of that reaches none.
+func peerWithCache(t *testing.T) {
+	const header = "X-Kv-Cache-Source-Host-Port"
+	for name, tt := range map[string]struct {
+		record func(worker int, record object)
+		header string
+		hints  bool
+	}{
+		"header": {func(worker int, record object) { record["kv_peer_endpoint"] = fmt.Sprintf("10.0.0.%d:8000", worker) }, "10.0.0.1:8000", false},
+		"body": {func(_ int, record object) {
+			record["kv_hints_in_body"], record["router_hint_worker_type"] = true, "any"
+			record["router_hint_source_control_endpoints"] = object{"0": "tcp://10.0.0.1:9"}
+		}, "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := lay(t, setup{worker: tt.record})
+			shared := words(83, 400)
+			b.warm(b.engines[0], chats, chat(shared))
+			ids := make([]uint32, 20_000)
+			b.picker.Must(t, http.StatusCreated, http.MethodPost, "/reservations", object{
+				"model_name": model, "reservation_id": "load", "worker_id": 1, "token_ids": ids,
+			}, nil)
+			b.post(http.StatusOK, chats, chat(shared, object{"kv_hints": object{"message_id": "evil"}}), header, "evil:1")
+			at, got := only(t, b.engines)
+			hints, _ := got.field("kv_hints").(object)
+			if at != b.engines[1] || got.header.Get(header) != tt.header || (hints["protocol_version"] == "0.1") != tt.hints || hints["message_id"] == "evil" {
+				t.Errorf("%s got the header %q and %v", at.name, got.header.Get(header), hints)
+			}
+		})
+	}
+}
+
 // prefillRank: a sidecar that obeys is told the rank with the prompt's blocks, which is booked, beside
 // the decode's; one that does not forwards a rank to both engines, so that it is told none, and
 // what any rank of the prefill worker has to compute at most is booked on its least loaded one.

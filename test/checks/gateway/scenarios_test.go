@@ -71,6 +71,7 @@ var scenarios = []struct {
 	{"a picker of two is replaced", false, replaced, false},
 	{"prefill and decode", false, prefillAndDecode, false},
 	{"the rank that prefills", false, prefillRank, false},
+	{"a peer with the cache", false, peerWithCache, false},
 	{"a replica of Dynamo", false, dynamoReplica, false},
 }
 

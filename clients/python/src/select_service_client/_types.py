@@ -81,6 +81,8 @@ class WorkerSettings(TypedDict, total=False):
     router_hint_worker_type: str | None
     router_hint_source_control_endpoints: Mapping[int, str] | Mapping[str, str] | None
     kv_event_source_mode: str | None
+    kv_peer_endpoint: str | None
+    kv_hints_in_body: bool | None
 
 
 class WorkerRequest(Scope, WorkerSettings, total=False):
@@ -172,6 +174,8 @@ class Worker(TypedDict, total=False):
     router_hint_worker_type: str
     router_hint_source_control_endpoints: dict[str, str]
     kv_event_source_mode: str
+    kv_peer_endpoint: str
+    kv_hints_in_body: bool
 
 
 class Difference(TypedDict, total=False):

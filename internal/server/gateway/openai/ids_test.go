@@ -52,7 +52,7 @@ func TestPromptIDs(t *testing.T) {
 		if want == nil {
 			continue
 		}
-		if out := bytes.Join(r.Body("s"), nil); !json.Valid(out) {
+		if out := bytes.Join(r.Body("s", nil), nil); !json.Valid(out) {
 			t.Errorf("%s becomes %s", body, out)
 		}
 	}

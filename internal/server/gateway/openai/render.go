@@ -20,7 +20,7 @@ func (r *Request) RenderBody(model string) (Kind, [][]byte, error) {
 		body, err := r.chat(&object{render: true}, model)
 		return Chat, body, err
 	}
-	return r.Kind, r.edited(model, ""), nil
+	return r.Kind, r.edited(r.edits(model, "")), nil
 }
 
 // TokenizeBody returns the body of vLLM's POST /tokenize for the prompt, the first one

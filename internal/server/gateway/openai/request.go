@@ -96,6 +96,7 @@ const (
 	memberSuffix
 	memberEcho
 	memberTransfer
+	memberKVHints
 	memberIDs // token ids of another route, but for its input
 	memberReasoning
 	memberThinking
@@ -147,6 +148,7 @@ var shapes = [...]*bodyscan.Object[Request]{
 	Other: bodyscan.NewObject(slices.Concat(idFields(), truncation(), sessionFields(), []bodyscan.Field[Request]{
 		placed("model", memberModel, readModel),
 		placed("cache_salt", memberSalt, firstOf(readSalt)),
+		placed("kv_hints", memberKVHints, skip),
 		extraKey, adapter,
 		field("stream", func(s *bodyscan.Scanner, r *Request) { r.Stream = readFlag(s) }),
 		field("input_file_id", textOf(func(r *Request) *string { return &r.Refers })), // of a batch
@@ -217,6 +219,7 @@ func fields(salt func(*bodyscan.Scanner, *Request)) []bodyscan.Field[Request] {
 		sessionFields(),
 		placed("model", memberModel, readModel),
 		placed("cache_salt", memberSalt, salt),
+		placed("kv_hints", memberKVHints, skip),
 		field("stream", func(s *bodyscan.Scanner, r *Request) { r.Stream = readFlag(s) }),
 		field("stream_options", readIfObject(streamOptions)),
 		field("nvext", orNull(extension.Read)),

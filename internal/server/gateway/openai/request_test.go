@@ -134,23 +134,37 @@ func TestParseRequestRefuses(t *testing.T) {
 	}
 }
 
-// TestBody proves that only the salt changes, and that an equal one changes nothing.
+// TestBody proves that only the salt and SGLang's hints change, that an equal salt changes nothing, and that no
+// client says where the engine fetches KV caches from. The member is that of SGLang's GenerateReqInput
+// (python/sglang/srt/managers/kv_hints.py).
 func TestBody(t *testing.T) {
-	for _, tc := range []struct{ body, salt, want string }{
-		{` { "model" : "m" }`, "", ` { "model" : "m" }`},
-		{` { "model" : "m" }`, "s", ` {"cache_salt":"s", "model" : "m" }`},
-		{`{"a":1,"cache_salt": "s" ,"b":2}`, "s", `{"a":1,"cache_salt": "s" ,"b":2}`},
-		{`{"a":1,"cache_salt": "x" ,"b":2}`, `q"`, `{"a":1,"cache_salt": "q\"" ,"b":2}`},
-		{`{"a":1,"cache_salt":null}`, "s", `{"a":1,"cache_salt":"s"}`},
-		{`{ }`, "s", `{"cache_salt":"s" }`},
+	for _, tc := range []struct{ body, salt, hints, want string }{
+		{` { "model" : "m" }`, "", "", ` { "model" : "m" }`},
+		{` { "model" : "m" }`, "s", "", ` {"cache_salt":"s", "model" : "m" }`},
+		{`{"a":1,"cache_salt": "s" ,"b":2}`, "s", "", `{"a":1,"cache_salt": "s" ,"b":2}`},
+		{`{"a":1,"cache_salt": "x" ,"b":2}`, `q"`, "", `{"a":1,"cache_salt": "q\"" ,"b":2}`},
+		{`{"a":1,"cache_salt":null}`, "s", "", `{"a":1,"cache_salt":"s"}`},
+		{`{ }`, "s", "", `{"cache_salt":"s" }`},
+		{`{"a":1}`, "", `{"h":1}`, `{"kv_hints":{"h":1},"a":1}`},
+		{`{"a":1,"kv_hints": {"x":[{}]} ,"b":2}`, "", `{"h":1}`, `{"a":1,"kv_hints": {"h":1} ,"b":2}`},
+		{`{"a":1,"kv_hints": {"x":[{}]} ,"b":2}`, "", "", `{"a":1,"kv_hints": null ,"b":2}`},
+		{`{"kv_\u0068ints":[1]}`, "", "", `{"kv_\u0068ints":null}`},
+		{`{"a":1}`, "s", `{"h":1}`, `{"cache_salt":"s","kv_hints":{"h":1},"a":1}`},
+		{`{}`, "s", `{"h":1}`, `{"cache_salt":"s","kv_hints":{"h":1}}`},
 	} {
-		r, err := ParseRequest(Chat, []byte(tc.body))
-		if err != nil {
-			t.Fatal(err)
+		for _, kind := range []Kind{Chat, Completions, Responses, Messages, Other} {
+			r, err := ParseRequest(kind, []byte(tc.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := string(bytes.Join(r.Body(tc.salt, []byte(tc.hints)), nil)); got != tc.want {
+				t.Errorf("%d: %s with salt %s and hints %s: %s, want %s", kind, tc.body, tc.salt, tc.hints, got, tc.want)
+			}
 		}
-		if got := string(bytes.Join(r.Body(tc.salt), nil)); got != tc.want {
-			t.Errorf("%s with salt %s: %s, want %s", tc.body, tc.salt, got, tc.want)
-		}
+	}
+	r, _ := ParseRequest(Other, []byte("no JSON"))
+	if got := string(bytes.Join(r.Body("", []byte("{}")), nil)); got != "no JSON" {
+		t.Errorf("a body of another form is %s", got)
 	}
 }
 
@@ -232,7 +246,7 @@ func FuzzParseRequest(f *testing.F) {
 			return
 		}
 		var before, after map[string]any
-		changed := bytes.Join(r.Body(told), nil)
+		changed := bytes.Join(r.Body(told, nil), nil)
 		if err := json.Unmarshal(body, &before); err != nil {
 			t.Fatal(err)
 		}

@@ -45,11 +45,12 @@ const (
 	annotationReplayPort = "kv-replay-port"
 	annotationLoadPort   = "kv-load-port"
 	annotationHintPort   = "router-hint-control-port"
+	annotationPeerPort   = "kv-peer-port"
 )
 
 // Annotations returns the names of the annotations that have a meaning, without their prefix.
 func Annotations() []string {
-	names := []string{annotationModel, annotationCordoned, annotationEventsPort, annotationReplayPort, annotationLoadPort, annotationHintPort}
+	names := []string{annotationModel, annotationCordoned, annotationEventsPort, annotationReplayPort, annotationLoadPort, annotationHintPort, annotationPeerPort}
 	for _, f := range podFields {
 		names = append(names, f.annotation)
 	}

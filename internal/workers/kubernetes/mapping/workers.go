@@ -63,7 +63,7 @@ func Map(p *Pod, pool *Pool, e *Entry, s *Settings, told func(r *catalog.Record)
 	}
 	g := given{
 		record: e.Worker, model: first(a.text(annotationModel), e.Model),
-		events: a.port(annotationEventsPort), replay: a.port(annotationReplayPort), load: a.port(annotationLoadPort), control: a.port(annotationHintPort),
+		events: a.port(annotationEventsPort), replay: a.port(annotationReplayPort), load: a.port(annotationLoadPort), control: a.port(annotationHintPort), peer: a.port(annotationPeerPort),
 	}
 	g.record.Size = nil
 	a.read(&g.record)
@@ -96,11 +96,11 @@ func Map(p *Pod, pool *Pool, e *Entry, s *Settings, told func(r *catalog.Record)
 
 // given is what a pod's annotations and labels, and its source, say for each of its workers.
 type given struct {
-	record                        catalog.Record // the fields with catalog.Field.Pods, but for Size
-	model                         string
-	events, replay, load, control uint16
-	size                          uint32 // ranks behind each port, 0: not given
-	most                          uint32 // that they may be
+	record                              catalog.Record // the fields with catalog.Field.Pods, but for Size
+	model                               string
+	events, replay, load, control, peer uint16
+	size                                uint32 // ranks behind each port, 0: not given
+	most                                uint32 // that they may be
 }
 
 // worker returns the worker behind the i-th target port. What only its engine can say is left to the
@@ -146,6 +146,10 @@ func (g given) worker(p *Pod, pool *Pool, e *Entry, s *Settings, i int, told fun
 		}
 	}
 	r.LoadEndpoint, r.LoadEndpoints = single(g.endpoints(&w, p, e, "load reports", first(g.load, p.Ports[PortLoad], e.KVLoadPort), firstPort(said.LoadEndpoints)))
+	if g.peer > 0 {
+		at := net.JoinHostPort(p.IP, strconv.Itoa(int(g.peer)))
+		r.KVPeerEndpoint = &at
+	}
 	r.RouterHintSourceControlEndpoints = g.endpoints(&w, p, e, "control endpoint", g.control, 0)
 	return w
 }

@@ -361,7 +361,7 @@ func TestFieldsOfPods(t *testing.T) {
 	values := map[string]string{
 		"kv_event_copies": "set", "kv_events": "false", "attention_chunk_size": "8192", "max_model_len": "4096", "load_metrics": "true", "role": "decode",
 		"rank_header": "none", "prefill_rank_header": "true", "adapters": "a,b", "block_size": "32", "data_parallel_size": "2",
-		"max_num_batched_tokens": "5", "total_kv_blocks": "6", "is_eagle": "true", "taints": "t", "revision": "v2", "router_hint_worker_type": "decode",
+		"max_num_batched_tokens": "5", "total_kv_blocks": "6", "is_eagle": "true", "taints": "t", "revision": "v2", "router_hint_worker_type": "decode", "kv_hints_in_body": "true",
 	}
 	show := func(of catalog.Accessor, r *catalog.Record) string {
 		var v any
