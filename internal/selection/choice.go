@@ -179,6 +179,7 @@ func candidate(e catalog.Entry, o *indexer.Overlap, v *reservations.View) select
 // costsOf computes the costs of the candidates, one for each of ranks, by the scope's policy.
 func (c *choice) costsOf(ranks []catalog.Entry, v *reservations.View) {
 	p := c.scope.rules.Policies
+	c.decision = selector.Decision{Prompt: c.prompt.size, Candidates: c.candidates, Weights: c.weights}
 	if p == nil {
 		c.costs = c.weights.Costs(c.prompt.size, c.candidates, c.costs)
 		if c.session.kept.session != "" { // see keepHome
@@ -186,7 +187,6 @@ func (c *choice) costsOf(ranks []catalog.Entry, v *reservations.View) {
 		}
 		return
 	}
-	c.decision = selector.Decision{Prompt: c.prompt.size, Candidates: c.candidates, Weights: c.weights}
 	if p.Learner != nil {
 		c.addQueues(ranks, v, p.Learner)
 	}

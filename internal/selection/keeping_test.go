@@ -520,3 +520,27 @@ func TestRefusedLeavesSessions(t *testing.T) {
 		})
 	}
 }
+
+// TestHomeByBuiltInCost: without a policy file, too, a soft session stays until its home costs more than the move. Home has
+// the 40 blocks of the prompt and 60 others, so it costs 20 more; a move costs 40 blocks, and half of that for the coming
+// turns.
+func TestHomeByBuiltInCost(t *testing.T) {
+	w := servicetest.Start(t, homes)
+	w.Put(servicetest.Record(1, 1))
+	prompt := servicetest.Prompt(1, 40*servicetest.BlockSize)
+	first, err := reserve(w, "1", prompt, soft("s", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Put(servicetest.Record(2, 1))
+	e := w.Engine(first.Rank.Worker, 0)
+	e.Publish(0, e.Stored(prompt, servicetest.BlockSize, nil))
+	w.Settle()
+	if err := w.Free("1"); err != nil {
+		t.Fatal(err)
+	}
+	w.Burden("work", first.Rank.Worker, 0, 60, 0)
+	if second, err := reserve(w, "2", prompt, soft("s", "")); err != nil || second.Rank != first.Rank {
+		t.Errorf("went to %v, %v", second.Rank, err)
+	}
+}
