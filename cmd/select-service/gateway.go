@@ -153,6 +153,9 @@ func (p *endpointPicker) build(all config.Config, svc *node.Service, listed func
 		config.SessionsSoft: selection.SoftSessions, config.SessionsHard: selection.HardSessions, config.SessionsOff: selection.LooseSessions,
 	}[conf.SessionAffinity]
 	settings.SessionGroups = all.FrontGroups()
+	if conf.MaxUncachedTokens != nil || conf.MaxUncachedShare != nil {
+		settings.Conditional = &selection.Conditional{MaxUncachedTokens: conf.MaxUncachedTokens, MaxUncachedShare: conf.MaxUncachedShare}
+	}
 	settings.Metrics = p.metrics
 	p.gateway = gateway.New(settings, gateway.Service{
 		Selecting: svc.UseCases.API, Catalog: svc.Catalog(), Expected: expected, Ready: func() bool { return svc.UseCases.Settled() && listed() },

@@ -41,7 +41,11 @@ type Gateway struct {
 	// SessionAffinity says how firmly the sessions of requests stay together: SessionsSoft, SessionsHard or
 	// SessionsOff.
 	SessionAffinity string
-	Tokenizer       Tokenizer
+	// MaxUncachedTokens and MaxUncachedShare say which prompts the worker that decodes prefills itself, see
+	// selection.Conditional; nil, both of them: none.
+	MaxUncachedTokens *uint64
+	MaxUncachedShare  *float64
+	Tokenizer         Tokenizer
 }
 
 // How firmly sessions through the gateway and the proxy stay together. Groups of sub-agents stay together with
@@ -235,6 +239,18 @@ var gatewaySettings = []option{
 			"request by the caches and the loads. soft keeps a session where it was until another rank costs less by " +
 			"more than the move, and forgets it after an hour without a request. hard binds it for " +
 			"--session-affinity-ttl-secs. Set soft where no KV events tell what is cached.",
+	},
+	{
+		key: "gateway.conditional_max_uncached_tokens", flag: "gateway-conditional-max-uncached-tokens", hint: "N|none",
+		bind: func(c *Config) value { return count(&c.Gateway.MaxUncachedTokens) },
+		help: "Where prefill and decode are apart, the worker that decodes prefills a prompt itself if it has to compute " +
+			"fewer tokens than this. Dynamo's figure is 2048. With none, and no share either, every prompt is " +
+			"prefilled apart.",
+	},
+	{
+		key: "gateway.conditional_max_uncached_share", flag: "gateway-conditional-max-uncached-share", hint: "0..1|none",
+		bind: func(c *Config) value { return share(&c.Gateway.MaxUncachedShare) },
+		help: "The same by the share of the prompt that it has to compute; with both, both must hold. Dynamo's figure is 0.7.",
 	},
 	{
 		key: "gateway.self_signed", flag: "gateway-self-signed", also: []string{"DYN_SECURE_SERVING"},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
@@ -34,7 +35,7 @@ func TestPairsAmongReplicas(t *testing.T) {
 			req := &selection.PairRequest{SelectRequest: *servicetest.Ask(servicetest.Prompt(1, 8))}
 			req.ReservationID, req.Lease, req.IfExists = &id, 20*time.Second, selection.ReturnFirst
 			pair, err := a.SelectPair(t.Context(), req)
-			if err != nil || pair.Reason != selection.Paired {
+			if err != nil || pair.Reason != counts.Paired {
 				t.Fatalf("%+v, %v", pair, err)
 			}
 			servicetest.Announced()
@@ -55,7 +56,7 @@ func TestPairsAmongReplicas(t *testing.T) {
 		req := &selection.PairRequest{SelectRequest: *servicetest.Ask(servicetest.Prompt(1, 8))}
 		req.ReservationID, req.IfExists = new("p"), selection.ReturnFirst
 		again, err := c.SelectPair(t.Context(), req)
-		if err != nil || !again.Decode.PlacementOnly || again.Prefill == nil || again.Prefill.Rank.Worker != 1 || again.Decode.Rank.Worker != 2 || again.Reason != selection.Paired {
+		if err != nil || !again.Decode.PlacementOnly || again.Prefill == nil || again.Prefill.Rank.Worker != 1 || again.Decode.Rank.Worker != 2 || again.Reason != counts.Paired {
 			t.Fatalf("asked again at another replica: %+v, %v", again, err)
 		}
 

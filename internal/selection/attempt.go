@@ -274,7 +274,7 @@ func (a *attempt) lookUp() error {
 	}
 	a.timeline.end("hash")
 	a.Prompt.noteKeys(a.scope.state.Space)
-	a.prompt.lookUp(a.scope.state, a.NoOverlap)
+	a.prompt.lookUp(a.scope.state, false)
 	a.timeline.end("look up")
 	return nil
 }
@@ -414,7 +414,7 @@ func (a *attempt) bookChoice() error {
 	if err != nil {
 		record.uncharge()
 	}
-	if _, full := errors.AsType[*reservations.LimitError](err); full && req.ByLoad {
+	if a.unbooked(err) {
 		a.result.Registration = 0
 		if settle := a.session.settler(chosen.Rank, p.size.Tokens, nil); settle != nil {
 			settle()
@@ -429,14 +429,21 @@ func (a *attempt) bookChoice() error {
 	return nil
 }
 
+// unbooked reports whether the error means that the request is placed without a reservation: by load, while the ledger
+// has no room.
+func (a *attempt) unbooked(err error) bool {
+	_, full := errors.AsType[*reservations.LimitError](err)
+	return full && a.ByLoad
+}
+
 // noteBooked tells those who follow a reservation that the choice is booked; record is that of the
 // reservation.
 func (a *attempt) noteBooked(record *idempotencyRecord) {
-	req, p, chosen := &a.request, &a.prompt, &a.choice.chosen
+	p, chosen, prefill := &a.prompt, &a.choice.chosen, a.prefills()
 	// Where the frontend picks the rank, the chosen one's events say nothing about this prompt.
-	picksOther := req.SharesFrontend != nil && req.SharesFrontend(*chosen)
-	if device, _, _ := p.overlap.At(chosen.Slot); req.Stored != nil && !picksOther && int(device) < len(p.local) {
-		a.result.StopWatch = a.scope.state.WatchStored(*chosen, p.local, req.Stored)
+	picksOther := prefill.SharesFrontend != nil && prefill.SharesFrontend(prefill.chosen)
+	if device, _, _ := p.overlap.At(prefill.chosen.Slot); a.Stored != nil && !picksOther && int(device) < len(p.local) {
+		a.result.StopWatch = a.scope.state.WatchStored(prefill.chosen, p.local, a.Stored)
 	}
 	a.api.booked(record, a.scope.state, *chosen, p.local, p.size)
 	a.session.handOver()

@@ -246,6 +246,9 @@ func QueueOf(v *reservations.View, e catalog.Entry, l *ttft.Learner) selector.Qu
 
 // temperature returns the temperature of the choice.
 func (c *choice) temperature() float64 {
+	if c.ByLoad {
+		return 0
+	}
 	if p := c.scope.rules.Policies; p != nil {
 		return p.Policy.Temperature(&c.decision)
 	}

@@ -63,7 +63,7 @@ func (a *attempt) countEnded(err error) {
 	if a.wait.queued {
 		m.Waited(a.wait.time, a.timeline.span.Example())
 	}
-	if t := a.choice.target; t != nil && (err == nil && o != counts.Repeated || o == counts.TooLate) {
+	if t := a.prefills().target; t != nil && (err == nil && o != counts.Repeated || o == counts.TooLate) {
 		m.Targeted(t.outcome())
 	}
 	if o == counts.TooLate {
@@ -72,7 +72,7 @@ func (a *attempt) countEnded(err error) {
 	if err == nil && o != counts.Repeated {
 		countChoice(a.prefills(), m)
 		if a.pair != nil {
-			m.Paired(a.pair.result.Reason.counted())
+			m.Paired(a.pair.result.Reason)
 		}
 	}
 }

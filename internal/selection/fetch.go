@@ -75,8 +75,8 @@ func (a *attempt) addFetch() {
 // to pass on caches to one another, and that ranks without a sign of life are no sources. It must be called
 // outside all locks.
 func (a *attempt) findFetch(c *choice) *Fetch {
-	picksOther := a.SharesFrontend != nil && a.SharesFrontend(c.chosen)
-	if a.ByLoad || a.NoOverlap || picksOther || c.scope.state.Predicts() {
+	picksOther := c.SharesFrontend != nil && c.SharesFrontend(c.chosen)
+	if a.ByLoad || picksOther || c.scope.state.Predicts() {
 		return nil
 	}
 	f := new(Fetch)

@@ -124,7 +124,6 @@ func TestNoHint(t *testing.T) {
 	w := start(t)
 	for name, change := range map[string]func(*selection.SelectRequest){
 		"not asked for":        func(r *selection.SelectRequest) { r.Hint = selection.NoHint },
-		"nothing is computed":  func(r *selection.SelectRequest) { r.NoOverlap = true },
 		"the source is chosen": func(r *selection.SelectRequest) { r.Pinned.Worker = 2 },
 		"another prompt":       func(r *selection.SelectRequest) { r.Prompt = servicetest.Ask(servicetest.Prompt(9, 16)).Prompt },
 		"the engine may take another rank": func(r *selection.SelectRequest) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -24,37 +25,15 @@ type Conditional struct {
 
 // PairRequest asks for two ranks for one request.
 type PairRequest struct {
-	// SelectRequest is the request; its constraints are those of the side that decodes. Fallbacks,
-	// Pending, Advisory, ByLoad and Stored are not used.
+	// SelectRequest is the request. Its constraints, Eligible and Session are those of the side that decodes, its
+	// Stored is about the rank that prefills. Fallbacks, Pending and Advisory are not used.
 	SelectRequest
-	Prefill     Constraints  // of the side that prefills
-	Conditional *Conditional // nil: every prompt gets a pair
-}
-
-// PairReason says why a request got a pair, or why it got none.
-type PairReason string
-
-// The reasons. But for Paired, the rank that decodes prefills too: it has most of the prompt, or the
-// prompt is short (see Conditional), or no rank for the prefill could be chosen.
-const (
-	Paired          PairReason = "pair"
-	PrefillCached   PairReason = "cached"
-	PromptShort     PairReason = "short"
-	NoPrefillWorker PairReason = "no_prefill_worker"
-)
-
-// counted returns the reason as it is counted.
-func (r PairReason) counted() counts.PairReason {
-	switch r {
-	case PrefillCached:
-		return counts.PrefillCached
-	case PromptShort:
-		return counts.PromptShort
-	case NoPrefillWorker:
-		return counts.NoPrefillWorker
-	case Paired:
-	}
-	return counts.Paired
+	Prefill         Constraints // of the side that prefills
+	PrefillEligible Eligible    `json:"-"` // as Eligible, of the side that prefills
+	// PrefillShares is SharesFrontend of the side that prefills, if its frontend is told the chosen rank by the worker
+	// that decodes, or if it is not (see ObeysPrefillRank).
+	PrefillShares func(e catalog.Entry, told bool) bool `json:"-"`
+	Conditional   *Conditional                          // nil: every prompt gets a pair
 }
 
 // Pair is the answer to a PairRequest.
@@ -62,8 +41,18 @@ type Pair struct {
 	ID      string // by which calls mean both reservations
 	Decode  Selection
 	Prefill *Selection // nil: the rank that decodes prefills
-	// Reason is "" if it is not known any more: see Selection.PlacementOnly.
-	Reason PairReason
+	// Reason is counts.ReasonUnknown if it is not known any more: see Selection.PlacementOnly.
+	Reason counts.PairReason
+}
+
+// unbook drops what is known of reservations.
+func (p *Pair) unbook() {
+	p.ID = ""
+	for _, s := range [...]*Selection{&p.Decode, p.Prefill} {
+		if s != nil {
+			s.ReservationID, s.Registration = nil, 0
+		}
+	}
 }
 
 // SelectPair chooses a rank that prefills and one that decodes, and books both in one step, or
@@ -71,7 +60,7 @@ type Pair struct {
 // can be chosen that works together with one that decodes, that one gets the whole request.
 func (a *API) SelectPair(ctx context.Context, req *PairRequest) (Pair, error) {
 	p := &pairing{of: req}
-	req.Eligible, req.EligibleKey = decodes, "decodes"
+	req.Eligible, req.EligibleKey = req.Eligible.and(decodes), "decodes"+req.EligibleKey
 	t := a.newAttempt(&req.SelectRequest, true)
 	t.pair = p
 	_, err := t.run(ctx)
@@ -83,13 +72,14 @@ func (a *API) SelectPair(ctx context.Context, req *PairRequest) (Pair, error) {
 // OnlyPrefills reports whether a worker serves prefills alone.
 func OnlyPrefills(w *catalog.Worker) bool { return w.Role != nil && *w.Role == catalog.RolePrefill }
 
-func decodes(*catalog.Snapshot) func(catalog.Entry) bool {
-	return func(e catalog.Entry) bool { return !OnlyPrefills(e.Worker) }
+// ObeysPrefillRank reports whether the sidecar of a worker that decodes tells the one that prefills its rank.
+func ObeysPrefillRank(w *catalog.Worker) bool {
+	return w.PrefillRankHeader != nil && *w.PrefillRankHeader
 }
 
-func prefills(*catalog.Snapshot) func(catalog.Entry) bool {
-	return func(e catalog.Entry) bool { return OnlyPrefills(e.Worker) }
-}
+func decodes(e catalog.Entry) bool { return !OnlyPrefills(e.Worker) }
+
+func prefills(e catalog.Entry) bool { return OnlyPrefills(e.Worker) }
 
 // pairing is the part of an attempt that is about the second rank.
 type pairing struct {
@@ -108,6 +98,7 @@ type prefillSide struct {
 	scope   scope
 	session session // none: the request's is that of the decode side
 	choice  choice
+	told    bool // the frontends are told the rank, see PairRequest.PrefillShares
 }
 
 // check returns what is wrong with the request beyond what that for one rank has. p may be nil.
@@ -137,12 +128,19 @@ func (p *pairing) check() error {
 
 // begin prepares the choice of the rank that prefills, for the workers by which the attempt is judged.
 // found reports whether there is one.
-func (p *prefillSide) begin(a *attempt, c *Constraints) (found bool) {
+func (p *prefillSide) begin(a *attempt) (found bool) {
+	of := a.pair.of
 	p.asked = SelectRequest{
-		Scope: a.Scope, Explain: a.Explain, ExpectedOutputTokens: a.ExpectedOutputTokens, Override: a.Override, Eligible: prefills,
-		Constraints: *c,
+		Scope: a.Scope, Explain: a.Explain, ExpectedOutputTokens: a.ExpectedOutputTokens, Override: a.Override,
+		Eligible: of.PrefillEligible.and(prefills), ByLoad: a.ByLoad, Constraints: of.Prefill,
+		TTFTTarget: a.TTFTTarget, Deadline: a.Deadline, RefuseOnMiss: a.RefuseOnMiss,
 	}
-	p.request = request{api: a.api, SelectRequest: &p.asked, reserve: true, filter: c.filter(), weights: a.weights}
+	if of.PrefillShares != nil {
+		p.asked.SharesFrontend = func(e catalog.Entry) bool { return of.PrefillShares(e, p.told) }
+	}
+	p.request = request{
+		api: a.api, SelectRequest: &p.asked, reserve: true, filter: of.Prefill.filter(), weights: a.weights, firstToken: a.firstToken,
+	}
 	p.scope.request, p.choice.request = &p.request, &p.request
 	p.scope.reset()
 	p.choice.reset()
@@ -151,20 +149,46 @@ func (p *prefillSide) begin(a *attempt, c *Constraints) (found bool) {
 	return p.scope.listEligible() == nil
 }
 
-// free returns the ranks that may prefill and are not overloaded.
-func (p *prefillSide) free(v *reservations.View) []catalog.Entry {
+// free returns the ranks that may prefill and are not overloaded; none if all are too busy for the class of the
+// wait queue (nil: none is).
+func (p *prefillSide) free(v *reservations.View, class *admission.Class) []catalog.Entry {
 	ranks, err := p.scope.dropOverloaded(v)
-	if err != nil {
-		return nil // all are overloaded
+	if err != nil || class != nil && !anyFree(p.scope.responsive(), v, class) {
+		return nil
 	}
 	return ranks
+}
+
+// score scores ranks that may prefill, and returns the groups from which one may be chosen.
+func (p *prefillSide) score(ranks []catalog.Entry, v *reservations.View) []linkedRanks {
+	c, only := &p.choice, -1
+	switch i, warmed := c.pickToWarm(ranks, v); {
+	case c.ByLoad:
+		c.pickLeastLoaded(ranks, v)
+	case warmed:
+		only = i
+	default:
+		c.score(ranks, v)
+		if c.hasTarget() {
+			if i, ok := c.pickForTarget(ranks); ok && c.target.Holding == 0 {
+				only = i
+			}
+		}
+	}
+	switch {
+	case c.target != nil && c.target.Refused:
+		return nil
+	case only >= 0:
+		return groupLinked(c, ranks, func(i int) bool { return i == only })
+	}
+	return groupLinked(c, ranks, func(i int) bool { return !c.missesAt(i) })
 }
 
 // bookPair is book for a pair.
 func (a *attempt) bookPair() error {
 	p, req := a.pair, &a.request
 	a.retry.id = p.id(req)
-	p.found = p.prefill.begin(a, &p.of.Prefill)
+	p.found = p.prefill.begin(a)
 	p.bare.size = a.prompt.size
 	p.bare.lookUp(a.scope.state, true)
 	decode := a.retry.newRecord(&a.session, a.scope.state.NewLease(), &a.prompt, false)
@@ -200,10 +224,18 @@ func (a *attempt) bookPair() error {
 	})
 	a.timeline.end("book")
 	if err != nil {
+		if a.unbooked(err) {
+			if settle := a.session.settler(a.choice.chosen.Rank, a.prompt.size.Tokens, nil); settle != nil {
+				settle()
+			}
+			p.result.unbook()
+			return nil
+		}
 		p.result = Pair{}
 		return bookError(err, req.IfExists)
 	}
 	a.noteBooked(decode)
+	p.result.Decode.StopWatch = a.result.StopWatch
 	a.chargePair()
 	if p.result.Prefill != nil {
 		a.scope.state.Booked(p.prefill.choice.chosen, a.prompt.local, privateBlocks(a.prompt.size, a.prompt.local), prefill.lease)
@@ -227,27 +259,30 @@ func (a *attempt) choosePair(v *reservations.View) error {
 	if err != nil {
 		return err
 	}
-	reason := NoPrefillWorker
-	if of := p.of.Conditional; of != nil {
+	kept := a.session.kept
+	if of := p.of.Conditional; of != nil && !a.ByLoad {
 		scored, i := c.pick(ranks, v)
-		if reason = of.reason(c.prompt, scored[i].Slot); reason != Paired {
+		if reason := of.reason(c.prompt, scored[i].Slot); reason != counts.Paired {
 			return a.chooseAlone(scored, i, excluded, reason, v)
 		}
-		reason = NoPrefillWorker
+		a.session.kept = kept
 	}
 	if p.found && excluded == nil {
 		done, err := a.chooseTwo(ranks, v)
 		if done || err != nil {
 			return err
 		}
-		c.prompt, a.weights = &a.prompt, p.prefill.request.weights
+		c.prompt, a.weights, a.session.kept = &a.prompt, p.prefill.request.weights, kept
 	}
 	scored, i := c.pick(ranks, v)
-	return a.chooseAlone(scored, i, excluded, reason, v)
+	return a.chooseAlone(scored, i, excluded, counts.NoPrefillWorker, v)
 }
 
 // chooseAlone gives the whole request to rank i of the scored ones.
-func (a *attempt) chooseAlone(ranks []catalog.Entry, i int, excluded *catalog.Rank, reason PairReason, v *reservations.View) error {
+func (a *attempt) chooseAlone(ranks []catalog.Entry, i int, excluded *catalog.Rank, reason counts.PairReason, v *reservations.View) error {
+	if t := a.choice.target; t != nil && t.Refused {
+		return a.choice.missed(ranks, i)
+	}
 	if !a.choice.takes(ranks[i]) {
 		return a.choosePair(v)
 	}
@@ -261,29 +296,48 @@ func (a *attempt) chooseAlone(ranks []catalog.Entry, i int, excluded *catalog.Ra
 // chooseTwo chooses a rank among those that decode, and one that prefills. done is false if no two of
 // them can work together.
 func (a *attempt) chooseTwo(ranks []catalog.Entry, v *reservations.View) (done bool, err error) {
-	p, c := a.pair, &a.choice
-	prefillers := p.prefill.free(v)
+	p, c, first := a.pair, &a.choice, &a.pair.prefill.choice
+	prefillers := p.prefill.free(v, a.wait.class)
 	if len(prefillers) == 0 {
 		return false, nil
 	}
-	first := &p.prefill.choice
-	first.score(prefillers, v)
 	// The rank that decodes computes no prompt, so that neither its prefills nor its cache counts.
 	if a.weights, err = a.weights.With(selector.Override{TrackPrefill: new(false), OverlapWeight: new(0.0)}); err != nil {
 		return false, err
 	}
-	c.byLoad.used, c.warmed, c.prompt = false, false, &p.bare
-	c.score(ranks, v)
+	c.byLoad.used, c.warmed, c.target, c.prompt = false, false, nil, &p.bare
+	if c.ByLoad {
+		c.pickLeastLoaded(ranks, v)
+	} else {
+		c.score(ranks, v)
+	}
 	c.prompt = &a.prompt
-	i, j := pickPair(c, ranks, first, prefillers, func(from, to linked) float64 {
-		if !first.inSeconds() {
-			return 0
+	best := bestPair{decode: -1}
+	for told := range 2 {
+		of := groupLinked(c, ranks, func(i int) bool { return p.tells(ranks[i].Worker) == (told == 1) })
+		if len(of) == 0 {
+			continue
 		}
-		return a.api.transfers.cost(link{a.scope.snapshot.Scope, from, to}, a.prompt.size.Tokens)
-	})
+		p.prefill.told = told == 1
+		best.pick(c, of, first, p.prefill.score(prefillers, v), told == 1, func(from, to linked) float64 {
+			if !first.inSeconds() {
+				return 0
+			}
+			return a.api.transfers.cost(link{a.scope.snapshot.Scope, from, to}, a.prompt.size.Tokens)
+		})
+	}
+	i, j := best.decode, best.prefill
 	if i < 0 {
 		return false, nil
 	}
+	if p.prefill.told != best.told { // the last scores are those of the other frontends
+		p.prefill.told = best.told
+		p.prefill.score(prefillers, v)
+	}
+	if home := c.keepHome(ranks, i); linkedOf(ranks[home].Worker) == linkedOf(ranks[i].Worker) && p.tells(ranks[home].Worker) == best.told {
+		i = home
+	}
+	j = first.leastLoaded(prefillers, j)
 	if !c.takes(ranks[i]) || !first.takes(prefillers[j]) {
 		return true, a.choosePair(v)
 	}
@@ -294,8 +348,16 @@ func (a *attempt) chooseTwo(ranks []catalog.Entry, v *reservations.View) (done b
 	if err := first.settle(prefillers, j, v, side); err != nil {
 		return true, err
 	}
-	p.result = Pair{Decode: a.result, Prefill: side, Reason: Paired}
+	if a.Stored != nil && !a.ByLoad {
+		a.result.PredictedTTFT = first.predictedTTFT(j)
+	}
+	p.result = Pair{Decode: a.result, Prefill: side, Reason: counts.Paired}
 	return true, nil
+}
+
+// tells reports whether a worker that decodes tells the one that prefills its rank, where that matters.
+func (p *pairing) tells(w *catalog.Worker) bool {
+	return p.of.PrefillShares != nil && ObeysPrefillRank(w)
 }
 
 // linked has what decides whether the KV caches of one worker can be passed on to another.
@@ -343,8 +405,12 @@ func (l *linkedRanks) cheapest(c *choice) (i int, cost float64) {
 	return l.ranks[n], l.costs[n]
 }
 
-func groupLinked(c *choice, ranks []catalog.Entry) (groups []linkedRanks) {
+// groupLinked returns the groups of those of the scored ranks that may be chosen.
+func groupLinked(c *choice, ranks []catalog.Entry, may func(i int) bool) (groups []linkedRanks) {
 	for i, e := range ranks {
+		if !may(i) {
+			continue
+		}
 		l := linkedOf(e.Worker)
 		g := slices.IndexFunc(groups, func(g linkedRanks) bool { return g.linked == l })
 		if g < 0 {
@@ -357,35 +423,38 @@ func groupLinked(c *choice, ranks []catalog.Entry) (groups []linkedRanks) {
 	return groups
 }
 
-// pickPair picks the rank that decodes and the one that prefills with the least sum of costs among
-// those that can work together, the cost of the transfer included, or -1. Of equal sums each has the
-// same chance.
-func pickPair(decode *choice, decoders []catalog.Entry, prefill *choice, prefillers []catalog.Entry, transfer func(from, to linked) float64) (d, p int) {
-	d, p = -1, -1
-	least, ties := 0.0, 0
-	firsts := groupLinked(prefill, prefillers)
-	for _, dg := range groupLinked(decode, decoders) {
-		for _, pg := range firsts {
+// bestPair has the indexes of the two ranks whose costs have the least sum so far, decode -1 if there are none.
+type bestPair struct {
+	decode, prefill int
+	told            bool // the rank that prefills is told, see PairRequest.PrefillShares
+	sum             float64
+	ties            int
+}
+
+// pick considers the ranks of the groups that can work together, the cost of the transfer included. Of
+// equal sums each has the same chance.
+func (b *bestPair) pick(decode *choice, decoders []linkedRanks, prefill *choice, prefillers []linkedRanks, told bool, transfer func(from, to linked) float64) {
+	for _, dg := range decoders {
+		for _, pg := range prefillers {
 			if !dg.with(pg.linked) {
 				continue
 			}
 			i, of := dg.cheapest(decode)
 			j, before := pg.cheapest(prefill)
 			switch sum := before + transfer(pg.linked, dg.linked) + of; {
-			case d < 0 || sum < least:
-				d, p, least, ties = i, j, sum, 1
-			case sum == least:
-				if ties++; decode.api.random.IntN(ties) == 0 {
-					d, p = i, j
+			case b.decode < 0 || sum < b.sum:
+				*b = bestPair{i, j, told, sum, 1}
+			case sum == b.sum:
+				if b.ties++; decode.api.random.IntN(b.ties) == 0 {
+					b.decode, b.prefill, b.told = i, j, told
 				}
 			}
 		}
 	}
-	return d, p
 }
 
-// reason returns why the rank in a slot prefills a prompt itself, or Paired.
-func (c *Conditional) reason(p *prompt, slot uint32) PairReason {
+// reason returns why the rank in a slot prefills a prompt itself, or counts.Paired.
+func (c *Conditional) reason(p *prompt, slot uint32) counts.PairReason {
 	length := p.size.Tokens
 	cached := min(length, p.cachedBlocks(slot)*uint64(p.size.BlockSize))
 	few := func(uncached uint64) bool {
@@ -394,11 +463,11 @@ func (c *Conditional) reason(p *prompt, slot uint32) PairReason {
 	}
 	switch {
 	case few(length):
-		return PromptShort
+		return counts.PromptShort
 	case few(length - cached):
-		return PrefillCached
+		return counts.PrefillCached
 	}
-	return Paired
+	return counts.Paired
 }
 
 // placements completes the answer, and returns what of it is to be booked.
@@ -413,14 +482,14 @@ func (a *attempt) placements(v *reservations.View, hashes []uint64) (placed rese
 		s.SequenceHashes, s.ISLTokens, s.TrackPrefill = hashes, a.prompt.size.Tokens, tracked
 		return reservations.Side{
 			Placement: reservations.Placement{
-				Slot: c.chosen.Slot, Rank: c.chosen.Rank, PrefillTokens: s.EffectivePrefillTokens, Uncached: c.uncached,
+				Slot: c.chosen.Slot, Rank: c.chosen.Rank, PrefillTokens: s.EffectivePrefillTokens, Uncached: c.uncached, Predicted: c.predicted,
 			},
 			TrackPrefill: tracked,
 		}
 	}
-	placed.Decode = complete(&p.result.Decode, &a.choice, reservations.DecodeID(a.retry.id), a.weights.TrackPrefill)
+	placed.Decode = complete(&p.result.Decode, &a.choice, reservations.DecodeID(a.retry.id), a.weights.TrackPrefill && !a.ByLoad)
 	if s := p.result.Prefill; s != nil {
-		side := complete(s, &p.prefill.choice, reservations.PrefillID(a.retry.id), p.prefill.request.weights.TrackPrefill)
+		side := complete(s, &p.prefill.choice, reservations.PrefillID(a.retry.id), p.prefill.request.weights.TrackPrefill && !a.ByLoad)
 		placed.Prefill = &side
 		p.result.Decode.EffectivePrefillTokens = 0
 	}
@@ -466,7 +535,7 @@ func (p *pairing) repeat(r *retry, first *existingReservation) {
 	other := reservations.PrefillID(*r.ReservationID)
 	if live, ok := r.api.ledger.Find(other); ok {
 		prefill := side(other, &live, endpointOf(r.api.catalog.Snapshot(live.Scope), live.Rank))
-		p.result.Prefill, p.result.Reason = &prefill, Paired
+		p.result.Prefill, p.result.Reason = &prefill, counts.Paired
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -12,9 +13,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector/ttft"
 	"github.com/select-service/select-service/test/helpers/servicetest"
@@ -56,7 +60,7 @@ func TestPair(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.ID != "p" || got.Reason != selection.Paired || got.Prefill == nil || got.Prefill.Rank.Worker != 2 || got.Decode.Rank.Worker != 3 ||
+	if got.ID != "p" || got.Reason != counts.Paired || got.Prefill == nil || got.Prefill.Rank.Worker != 2 || got.Decode.Rank.Worker != 3 ||
 		*got.Prefill.ReservationID != "p.prefill" || *got.Decode.ReservationID != "p.decode" || got.Prefill.EffectivePrefillTokens != 8 || got.Decode.EffectivePrefillTokens != 0 {
 		t.Fatalf("got %+v, prefill %+v", got, got.Prefill)
 	}
@@ -97,24 +101,24 @@ func TestPairReasons(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(*selection.PairRequest)
-		want   selection.PairReason
+		want   counts.PairReason
 	}{
-		{"plain", func(*selection.PairRequest) {}, selection.Paired},
-		{"as many as the bound", conditional(new(uint64(4)), nil), selection.Paired},
-		{"fewer", conditional(new(uint64(5)), nil), selection.PrefillCached},
-		{"short", conditional(new(uint64(9)), nil), selection.PromptShort},
-		{"few, but a large share", conditional(new(uint64(9)), new(0.5)), selection.Paired},
-		{"few, and a small share", conditional(new(uint64(9)), new(0.6)), selection.PrefillCached},
-		{"a share alone", conditional(nil, new(0.6)), selection.PrefillCached},
-		{"no such worker", func(r *selection.PairRequest) { r.Prefill.HasAllowedWorkers = true }, selection.NoPrefillWorker},
-		{"taint missing", func(r *selection.PairRequest) { r.Prefill.RequiredTaints = []string{"x"} }, selection.NoPrefillWorker},
+		{"plain", func(*selection.PairRequest) {}, counts.Paired},
+		{"as many as the bound", conditional(new(uint64(4)), nil), counts.Paired},
+		{"fewer", conditional(new(uint64(5)), nil), counts.PrefillCached},
+		{"short", conditional(new(uint64(9)), nil), counts.PromptShort},
+		{"few, but a large share", conditional(new(uint64(9)), new(0.5)), counts.Paired},
+		{"few, and a small share", conditional(new(uint64(9)), new(0.6)), counts.PrefillCached},
+		{"a share alone", conditional(nil, new(0.6)), counts.PrefillCached},
+		{"no such worker", func(r *selection.PairRequest) { r.Prefill.HasAllowedWorkers = true }, counts.NoPrefillWorker},
+		{"taint missing", func(r *selection.PairRequest) { r.Prefill.RequiredTaints = []string{"x"} }, counts.NoPrefillWorker},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := w.SelectPair(t.Context(), askPair("r", prompt, tt.change))
-			if err != nil || got.Reason != tt.want || (got.Prefill != nil) != (tt.want == selection.Paired) {
+			if err != nil || got.Reason != tt.want || (got.Prefill != nil) != (tt.want == counts.Paired) {
 				t.Fatalf("got %+v, %v", got, err)
 			}
-			if tt.want != selection.Paired { // the decode rank computes what it has not
+			if tt.want != counts.Paired { // the decode rank computes what it has not
 				w.WantLoad("1/0: 0 0 0, 3/0: 4 2 1")
 			}
 			if err := w.Free("r"); err != nil {
@@ -123,8 +127,8 @@ func TestPairReasons(t *testing.T) {
 			w.WantLoad("1/0: 0 0 0, 3/0: 0 0 0")
 		})
 	}
-	for reason, want := range map[selection.PairReason]float64{selection.Paired: 3, selection.PrefillCached: 3, selection.PromptShort: 1, selection.NoPrefillWorker: 2} {
-		if n := servicetest.Sum(w.Metrics()["pairs_total"], string(reason)); n != want {
+	for reason, want := range map[counts.PairReason]float64{counts.Paired: 3, counts.PrefillCached: 3, counts.PromptShort: 1, counts.NoPrefillWorker: 2} {
+		if n := servicetest.Sum(w.Metrics()["pairs_total"], reason.String()); n != want {
 			t.Errorf("%s: counted %v times, want %v", reason, n, want)
 		}
 	}
@@ -168,7 +172,7 @@ func TestPairLinks(t *testing.T) {
 			put(1, catalog.RolePrefill, tt.prefill)
 			put(3, catalog.RoleDecode, tt.decode)
 			got, err := w.SelectPair(t.Context(), askPair("", servicetest.Prompt(1, 8)))
-			if err != nil || (got.Reason == selection.Paired) != tt.linked || !tt.linked && got.Reason != selection.NoPrefillWorker {
+			if err != nil || (got.Reason == counts.Paired) != tt.linked || !tt.linked && got.Reason != counts.NoPrefillWorker {
 				t.Fatalf("got %+v, %v", got, err)
 			}
 		})
@@ -371,7 +375,7 @@ func TestPairFaults(t *testing.T) {
 						if after := w.LoadText(); err != nil && seed%2 == 1 && requests(after) > requests(before) {
 							t.Errorf("seed %d: refused with %v, but the loads were %s and are %s", seed, err, before, after)
 						}
-						if err == nil && (pair.Prefill == nil) == (pair.Reason == selection.Paired) {
+						if err == nil && (pair.Prefill == nil) == (pair.Reason == counts.Paired) {
 							t.Errorf("seed %d: half a pair: %+v", seed, pair)
 						}
 					default: // it waits: its answer comes to nobody
@@ -463,4 +467,167 @@ func TestPairTransfer(t *testing.T) {
 			t.Errorf("once it is known: %v", chosen)
 		}
 	})
+}
+
+// TestPairsCalibrate: the time to first token that is predicted for the side that prefills is compared with the time to
+// the first token of the pair, as that of a request on one rank is. The engine takes what is predicted, but for what the
+// first samples have not told.
+func TestPairsCalibrate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := disaggregated(t, servicetest.Policy(t, "predicted-ttft", ""))
+		theta := ttft.Parameters{Base: 0.03, PerToken: 1.0 / 4000, PerContext: 1e-8}
+		for i := range 300 {
+			id, size := fmt.Sprint(i), 100+i*17%4000
+			pair, err := w.SelectPair(t.Context(), askPair(id, servicetest.Prompt(uint32(i)<<16, size)))
+			if err != nil || pair.Prefill == nil {
+				t.Fatalf("%+v, %v", pair, err)
+			}
+			time.Sleep(time.Duration(theta.Prefill(float64(size), float64(size)) * float64(time.Second)))
+			if err := w.PrefillComplete(id); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+			if err := w.Free(id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(2 * time.Second)
+		if c := learned(w, t).Calibration; c.Samples < 280 || math.Abs(c.Q50-1) > 0.1 || math.Abs(c.Q90-1) > 0.1 {
+			t.Errorf("calibration %+v", c)
+		}
+	})
+}
+
+// TestPairTarget: of the ranks that prefill, those that are predicted to hold the request's target come first; if none does,
+// nor a rank that decodes, which could prefill too, a request that wants it is refused.
+func TestPairTarget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := disaggregated(t, servicetest.Policy(t, "predicted-ttft", ""))
+		theta := ttft.Parameters{Base: 0.03, PerToken: 1.0 / 4000, PerContext: 1e-8}
+		for i := range 300 {
+			id, size := fmt.Sprint(i), 100+i*17%4000
+			if _, err := w.SelectPair(t.Context(), askPair(id, servicetest.Prompt(uint32(i)<<16, size))); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Duration(theta.Prefill(float64(size), float64(size)) * float64(time.Second)))
+			if err := errors.Join(w.PrefillComplete(id), w.Free(id)); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+		}
+		ask := func(id string, within time.Duration) (selection.Pair, error) {
+			return w.SelectPair(t.Context(), askPair(id, servicetest.Prompt(1<<30, 400), func(r *selection.PairRequest) {
+				r.TTFTTarget, r.RefuseOnMiss, r.Explain = within, true, true
+			}))
+		}
+		pair, err := ask("held", 5*time.Second) // it takes 0.13 s
+		if err != nil || pair.Reason != counts.Paired || pair.Prefill.Explanation.Target == nil || pair.Prefill.Explanation.Target.Holding != 2 {
+			t.Fatalf("%+v, %v", pair, err)
+		}
+		if pair.Decode.Explanation.Target != nil {
+			t.Errorf("the side that decodes explains a target: %+v", pair.Decode.Explanation.Target)
+		}
+		if err := w.Free("held"); err != nil {
+			t.Fatal(err)
+		}
+		before := w.LoadText()
+		if _, err = ask("missed", 10*time.Millisecond); contract.KindOf(err) != contract.TargetMissed {
+			t.Errorf("%v", err)
+		}
+		w.WantLoad(before)
+	})
+}
+
+// TestPairExplained: a request that has its prompt neither short nor cached explains the choice of two ranks, not the choice
+// of a single one by which that was found out: the rank that decodes computes nothing.
+func TestPairExplained(t *testing.T) {
+	w := servicetest.Start(t, homes)
+	for id, of := range []string{1: catalog.RolePrefill, 2: catalog.RoleDecode, 3: catalog.RoleDecode} {
+		if of != "" {
+			w.Put(servicetest.Record(uint64(id), 1, role(of)))
+		}
+	}
+	prompt := servicetest.Prompt(1, 40*servicetest.BlockSize)
+	e := w.Engine(3, 0)
+	e.Publish(0, e.Stored(prompt[:30*servicetest.BlockSize], servicetest.BlockSize, nil))
+	w.Settle()
+	ask := func(id string, conditional *selection.Conditional) selection.Pair {
+		pair, err := w.SelectPair(t.Context(), askPair(id, prompt, func(r *selection.PairRequest) {
+			r.Conditional, r.Explain, r.Session, r.SessionMode, r.TTFTTarget = conditional, true, "s", selection.SoftSessions, time.Second
+		}))
+		if err != nil || pair.Reason != counts.Paired {
+			t.Fatal(pair.Reason, err)
+		}
+		return pair
+	}
+	ask("first", nil) // its home is where it decodes
+	plain := ask("plain", nil)
+	if err := w.Free("plain"); err != nil {
+		t.Fatal(err)
+	}
+	conditional := ask("conditional", &selection.Conditional{MaxUncachedTokens: new(uint64(8))})
+	if x := plain.Decode.Explanation; x.Target != nil || x.MovedBecause != "" {
+		t.Errorf("%+v", x)
+	}
+	if diff := cmp.Diff(plain.Decode.Explanation, conditional.Decode.Explanation); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestPairByLoad: a request of which nothing is known gets the ranks with the fewest requests, of equal ones those with the
+// fewest tokens, and counts as one request on each; a ledger without room books nothing.
+func TestPairByLoad(t *testing.T) {
+	w := disaggregated(t)
+	w.Burden("p", 1, 0, 1, 16)
+	w.Burden("q", 2, 0, 1, 8)
+	w.Burden("d", 3, 0, 4, 0)
+	pair, err := w.SelectPair(t.Context(), askPair("x", nil, func(r *selection.PairRequest) { r.ByLoad = true }))
+	if err != nil || pair.Prefill == nil || pair.Prefill.Rank.Worker != 2 || pair.Decode.Rank.Worker != 4 {
+		t.Fatalf("%+v, %v", pair, err)
+	}
+	w.WantLoad("1/0: 16 1 1, 2/0: 8 1 2, 3/0: 0 4 1, 4/0: 0 0 1")
+	full := disaggregated(t, func(c *node.Config) { c.Reservations.Reservations = 1 })
+	pair, err = full.SelectPair(t.Context(), askPair("", nil, func(r *selection.PairRequest) { r.ByLoad = true }))
+	if err != nil || pair.Prefill == nil || pair.Decode.ReservationID != nil || pair.Prefill.ReservationID != nil {
+		t.Errorf("%+v, %v", pair, err)
+	}
+	full.WantLoad("1/0: 0 0 0, 2/0: 0 0 0, 3/0: 0 0 0, 4/0: 0 0 0")
+}
+
+// TestPairFrontends: where a frontend picks the rank that prefills itself, the least loaded of its ranks is booked, with the
+// overlap of the worst; where the sidecar tells it the rank, the best one. Each pair is judged by the sidecar that it meets.
+func TestPairFrontends(t *testing.T) {
+	w := servicetest.Start(t)
+	w.Put(servicetest.Record(1, 2, role(catalog.RolePrefill)))
+	w.Put(servicetest.Record(3, 1, role(catalog.RoleDecode), func(r *catalog.Record) { r.PrefillRankHeader = new(true) }))
+	w.Put(servicetest.Record(4, 1, role(catalog.RoleDecode)))
+	prompt := servicetest.Prompt(1, 16)
+	e := w.Engine(1, 1)
+	e.Publish(1, e.Stored(prompt[:8], servicetest.BlockSize, nil))
+	w.Settle()
+	for decode, want := range map[uint64]string{
+		3: "1/0: 0 0 0, 1/1: 8 4 1, 3/0: 0 4 1, 4/0: 0 0 0",
+		4: "1/0: 16 4 1, 1/1: 0 1 1, 3/0: 0 0 0, 4/0: 0 4 1",
+		0: "1/0: 0 0 0, 1/1: 8 4 1, 3/0: 0 4 1, 4/0: 0 0 0", // of both the one with more cached
+	} {
+		if decode == 4 {
+			w.Burden("load", 1, 1, 1, 0)
+		}
+		_, err := w.SelectPair(t.Context(), askPair("x", prompt, func(r *selection.PairRequest) {
+			r.HasAllowedWorkers, r.AllowedWorkers = decode != 0, []uint64{decode}
+			r.PrefillShares = func(_ catalog.Entry, told bool) bool { return !told }
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.WantLoad(want)
+		if err := w.Free("x"); err != nil {
+			t.Fatal(err)
+		}
+		if decode == 4 {
+			if err := w.Free("load"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }

@@ -170,12 +170,14 @@ func (a *API) leastLoaded(ranks []catalog.Entry, blockSize uint32, v *reservatio
 }
 
 // pickLeastLoaded chooses as PlaceByLoad does. It fills in the candidates of the ranks, and their
-// costs, for fallbacks, in requests.
+// costs in requests, those of ranks with as many in the order of their tokens.
 func (c *choice) pickLeastLoaded(ranks []catalog.Entry, v *reservations.View) int {
 	c.candidates, c.costs = c.candidates[:0], c.costs[:0]
 	for _, e := range ranks {
 		c.candidates = append(c.candidates, candidate(e, &c.prompt.overlap, v))
-		c.costs = append(c.costs, float64(c.candidates[len(c.candidates)-1].Requests))
+		of := &c.candidates[len(c.candidates)-1]
+		tokens := float64(of.Prefill + of.Active*uint64(c.scope.snapshot.BlockSize))
+		c.costs = append(c.costs, float64(of.Requests)+tokens/(tokens+1e6)) // the last is below 1
 	}
 	return c.api.leastLoaded(ranks, c.scope.snapshot.BlockSize, v, nil)
 }

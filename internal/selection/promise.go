@@ -22,7 +22,7 @@ type promise struct {
 
 // newPromise returns what the attempt's reservation promises, nil if that is nothing.
 func (a *attempt) newPromise() *promise {
-	if !a.hasTarget() || a.ByLoad || a.OnlyPrefill {
+	if !a.hasTarget() || a.ByLoad {
 		return nil
 	}
 	return &promise{counts: a.promises(), payer: a.payer, firstToken: a.firstToken, deadline: a.Deadline}

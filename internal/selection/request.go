@@ -53,6 +53,17 @@ func (e Eligible) of(snap *catalog.Snapshot) func(catalog.Entry) bool {
 	return e(snap)
 }
 
+// and returns the ranks of e for which also is true.
+func (e Eligible) and(also func(catalog.Entry) bool) Eligible {
+	return func(snap *catalog.Snapshot) func(catalog.Entry) bool {
+		first := e.of(snap)
+		if first == nil {
+			return also
+		}
+		return func(e catalog.Entry) bool { return also(e) && first(e) }
+	}
+}
+
 // TextReleaser has the memory of the text that a request was read from.
 type TextReleaser interface {
 	// ReleaseText releases the memory. It may be called more than once.
@@ -88,9 +99,6 @@ type SelectRequest struct {
 	TTFTTarget time.Duration
 	// Deadline is when it wants its whole answer, see DeadlineOf; zero: it does not say.
 	Deadline time.Time
-	// OnlyPrefill: the request is for the prefill alone of one that has a reservation of its own for the answer, by which it is
-	// counted what came of the target and of the deadline.
-	OnlyPrefill bool `json:"-"`
 	// RefuseOnMiss: the request is refused if it is predicted to miss one of them, instead of being placed all the same.
 	RefuseOnMiss bool
 
@@ -100,11 +108,6 @@ type SelectRequest struct {
 	// equal keys wait in one line.
 	Eligible    Eligible `json:"-"`
 	EligibleKey string   `json:"-"`
-	// NoWait: the request is refused (contract.QueueRejected) instead of waiting for a busy rank.
-	NoWait bool `json:"-"`
-	// NoOverlap: the worker computes nothing of the prompt, since another one has done so. What
-	// is cached of it has no effect on the choice.
-	NoOverlap bool `json:"-"`
 	// SharesFrontend, if not nil, reports whether the frontend of a rank's worker picks the rank
 	// itself among those for which it is true. Of these the least loaded one is chosen, and the
 	// overlap of each is that of the worker's rank with the most left to compute.
@@ -341,9 +344,9 @@ type Reservation struct {
 	Repeated bool          // the id was booked before, by the same request
 }
 
-// Rebooking books a request again that Select or PlaceByLoad has booked.
+// Rebooking books a request again that Select, SelectPair or PlaceByLoad has booked.
 type Rebooking struct {
-	ID        string
+	ID        string       // the id of a side of a pair books that side again
 	Selection *Selection   // their answer
 	Rank      catalog.Rank // where it is booked now
 	// Former is the id of the reservation whose place this one takes; "": that has ended. What was promised to it is

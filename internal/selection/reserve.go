@@ -96,7 +96,7 @@ func (a *API) rebook(req *Rebooking) (registration uint64, err error) {
 	p := newReservation{scope: state, snapshot: snap, entry: e, prefill: sel.EffectivePrefillTokens, after: req.After}
 	p.size = selector.Prompt{BlockSize: snap.BlockSize, Tokens: sel.ISLTokens, Blocks: len(hashes)}
 	p.Request = reservations.Request{
-		ID: req.ID, Lease: req.Lease, Hashes: hashes,
+		ID: req.ID, Pair: reservations.IsSideID(req.ID), Lease: req.Lease, Hashes: hashes,
 		TrackPrefill: sel.TrackPrefill && !req.PrefillDone, ExpectedOutput: req.ExpectedOutputTokens,
 	}
 	p.record = &idempotencyRecord{prompt: identityOf(hashes, sel.ISLTokens)}

@@ -127,7 +127,7 @@ func (c *choice) pickForTarget(ranks []catalog.Entry) (i int, ok bool) {
 		return i, true
 	}
 	i = selector.Pick(c.times, 0, c.api.random)
-	c.target.Refused = c.RefuseOnMiss && !c.Advisory && !c.ExplainOnly && c.pair == nil && !railed(l, ranks)
+	c.target.Refused = c.RefuseOnMiss && !c.Advisory && !c.ExplainOnly && !railed(l, ranks)
 	return i, true
 }
 

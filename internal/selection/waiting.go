@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/select-service/select-service/internal/selection/admission"
@@ -21,6 +22,7 @@ type wait struct {
 	queued   bool          // it has waited
 	time     time.Duration // from since to its turn in the last queue, if queued
 	reserved int64         // bytes of Config.Waiting
+	class    *admission.Class
 }
 
 // bookInTurn books, at once or when the attempt's turn comes. If the caller goes away,
@@ -73,9 +75,6 @@ func (a *attempt) bookInTurn(ctx context.Context) error {
 	}
 	return queued.Err()
 }
-
-// errBusy refuses a request with NoWait.
-var errBusy = &contract.Error{Kind: contract.QueueRejected, Text: "every eligible rank is busy"}
 
 func errClientGone(err error) error {
 	return &contract.Error{Kind: contract.Cancelled, Text: "the client went away", Err: err}
@@ -146,15 +145,16 @@ func (t *turn) Workers() int { return len(t.scope.snapshot.Workers) }
 
 // CanRun implements waitqueue.Request.
 func (t *turn) CanRun(class *admission.Class) (free bool) {
-	t.api.ledger.Look(t.Scope, nil, func(v *reservations.View) {
-		for _, e := range t.scope.responsive() {
-			if !v.Known(e.Slot, e.Rank) || !class.Busy(v.Greater(e.Slot).PrefillTokens, batchLimit(e.Worker)) {
-				free = true
-				return
-			}
-		}
-	})
+	t.wait.class = class
+	t.api.ledger.Look(t.Scope, nil, func(v *reservations.View) { free = anyFree(t.scope.responsive(), v, class) })
 	return free
+}
+
+// anyFree reports whether one of the ranks is not too busy for the class, or not known.
+func anyFree(ranks []catalog.Entry, v *reservations.View, class *admission.Class) bool {
+	return slices.ContainsFunc(ranks, func(e catalog.Entry) bool {
+		return !v.Known(e.Slot, e.Rank) || !class.Busy(v.Greater(e.Slot).PrefillTokens, batchLimit(e.Worker))
+	})
 }
 
 // CanRunNow implements waitqueue.Request.
@@ -176,10 +176,7 @@ func (t *turn) BeforeWait(class *admission.Class) error {
 	if t.retry.possible() && t.api.idempotency.conflict(*t.ReservationID, t.Scope) != nil {
 		return errBookedMeanwhile
 	}
-	t.payer.PolicyClass = class.Name               // until its turn
-	if t.NoWait && t.scope.rules.Queue.Enabled() { // a request that is delayed does not wait for a busy rank
-		return errBusy
-	}
+	t.payer.PolicyClass = class.Name // until its turn
 	return (*attempt)(t).prepareWait(class.Name)
 }
 
@@ -191,7 +188,7 @@ func (t *turn) Refresh(overlapAge time.Duration) error {
 	}
 	if changed || t.wait.longerThan(overlapAge) {
 		t.prompt.load()
-		t.prompt.lookUp(t.scope.state, t.NoOverlap)
+		t.prompt.lookUp(t.scope.state, false)
 	}
 	t.scope.expireStale()
 	return t.scope.listEligible()

@@ -44,6 +44,9 @@ type Request struct {
 	ID string
 	// PerScope: the id is unique within its scope only.
 	PerScope bool
+	// Pair: the reservation is a side of a pair, see BookPair. Its id is that of a side, and the pair's is
+	// nobody else's.
+	Pair bool
 	// Hashes are the sequence hashes of the complete prompt blocks. The ledger copies
 	// what is new in them; its observer keeps the slice: it must not be changed after
 	// the call.

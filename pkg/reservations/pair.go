@@ -37,7 +37,7 @@ type PairPlacement struct {
 }
 
 // BookPair is Book for a pair: it books both reservations that choose answers with, or none. req.ID
-// is the id of the pair; its TrackPrefill, CallerState and PerScope are not used. The expected output
+// is the id of the pair; its TrackPrefill, CallerState, Pair and PerScope are not used. The expected output
 // is that of the side that decodes, and its Booked is called once both have been made. It fails with
 // *ExistsError if a live reservation has the pair's id or that of one of its sides.
 func (l *Ledger) BookPair(sc catalog.Scope, req Request, choose func(*View) (PairPlacement, error)) error {
@@ -114,10 +114,8 @@ func (e *entry) prefills() bool { return e.pair && strings.HasSuffix(e.id, prefi
 // newSide returns the entry of one side of a pair, and the request for it alone.
 func (s *scope) newSide(pair *Request, id string, side *Side, at time.Duration) (*entry, Request) {
 	req := *pair
-	req.ID, req.PerScope, req.TrackPrefill, req.CallerState = id, false, side.TrackPrefill, side.CallerState
-	r := s.newEntry(&req, side.Placement, at)
-	r.pair = true
-	return r, req
+	req.ID, req.PerScope, req.Pair, req.TrackPrefill, req.CallerState = id, false, true, side.TrackPrefill, side.CallerState
+	return s.newEntry(&req, side.Placement, at), req
 }
 
 // takePair takes room for the sides of a pair, whose ids are claimed. Without room for both it takes

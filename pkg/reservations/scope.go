@@ -200,6 +200,7 @@ func (s *scope) newEntry(req *Request, p Placement, at time.Duration) *entry {
 		rank:     p.Rank,
 		origin:   Origin{Process: s.ledger.process},
 		perScope: req.PerScope,
+		pair:     req.Pair,
 		track:    req.TrackPrefill,
 		tokens:   p.PrefillTokens,
 		output:   req.ExpectedOutput,

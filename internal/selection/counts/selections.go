@@ -62,21 +62,23 @@ func RouteOf(reserve bool) Route {
 	return RouteSelect
 }
 
-// PairReason is what an answer to a request for a pair is, as a label.
+// PairReason says why a request got a pair, or why it got none.
 type PairReason uint8
 
-// The reasons, see selection.PairReason.
+// The reasons. But for Paired, the rank that decodes prefills too: it has most of the prompt, or the
+// prompt is short (see selection.Conditional), or no rank for the prefill could be chosen.
 const (
-	Paired PairReason = iota
+	ReasonUnknown PairReason = iota
+	Paired
 	PrefillCached
 	PromptShort
 	NoPrefillWorker
 	numPairReasons = int(iota)
 )
 
-// String gives the reason's label.
+// String gives the reason as answers and metrics have it, "" if it is unknown.
 func (r PairReason) String() string {
-	return [numPairReasons]string{"pair", "cached", "short", "no_prefill_worker"}[r]
+	return [numPairReasons]string{"", "pair", "cached", "short", "no_prefill_worker"}[r]
 }
 
 // Hint is what came of a booking whose engine takes hints where to fetch KV caches from, as a label.
@@ -289,7 +291,9 @@ func sendIfAny(ch chan<- prometheus.Metric, of metrics.Family, counters []atomic
 		some = some || values[i] > 0
 	}
 	for i := 0; some && i < len(values); i++ {
-		metrics.Send(ch, of, values[i], model, label(i))
+		if l := label(i); l != "" { // the zero value is no reason
+			metrics.Send(ch, of, values[i], model, l)
+		}
 	}
 }
 

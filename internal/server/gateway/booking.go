@@ -76,7 +76,7 @@ func (bo *bookings) openLight(sc catalog.Scope, of *counts.Front) *booking {
 }
 
 // booking has the reservations of one request: one on the rank that answers it and, if another
-// rank prefills, a second one there. The ledger ignores calls for a reservation that has
+// rank prefills, the other one of a pair there. The ledger ignores calls for a reservation that has
 // already ended with its worker or its lease; hence the errors of most are dropped here. One that
 // has ended with its worker is booked again, at its next renewal, once its worker is back.
 type booking struct {
@@ -95,16 +95,16 @@ type booking struct {
 	early    *counts.PrefillSign
 	freed    bool
 	answered bool // the engine has given its whole answer
-	rebooked bool // the answering rank's reservation is younger than the request
+	rebooked bool // a reservation is younger than the request
 	expected *uint32
 	// output is how many tokens the engine has generated, outputBlocks how many blocks of them
 	// were reported to the ledger.
 	output, outputBlocks uint64
 	signed               time.Time // when answering last had an effect
 	// awaited is the rank of which the first byte of a streamed answer is awaited; nil: of none.
-	awaited     *catalog.Rank
-	timer       *time.Timer
-	stopWatches []func() // end the watches for stored prompts
+	awaited   *catalog.Rank
+	timer     *time.Timer
+	stopWatch func() // ends the watch for the stored prompt; nil: there is none
 }
 
 // leg is a reservation of a request, on the rank that answers or on the one that prefills.
@@ -114,41 +114,28 @@ type leg struct {
 	selection selection.Selection
 }
 
-// add takes over the reservation of the rank that answers.
-func (b *booking) add(sel *selection.Selection, expected *uint32) {
+// add takes over the reservation of the rank that answers, and that of the rank that prefills for it (nil: none).
+func (b *booking) add(sel, prefill *selection.Selection, expected *uint32) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.answer.id, b.answer.selection, b.expected = *sel.ReservationID, *sel, expected
 	b.answer.selection.Fetch = nil // the request says it
-	if b.prefillDone = b.light && b.prefill.id == ""; b.prefillDone {
+	if prefill != nil {
+		b.prefill.id, b.prefill.selection = *prefill.ReservationID, *prefill
+		b.prefill.selection.Fetch = nil
+	}
+	if b.prefillDone = b.light && prefill == nil; b.prefillDone {
 		return
 	}
-	b.watchLocked(sel)
-	if b.early != nil {
-		b.completePrefillLocked(*b.early)
-	}
-}
-
-// addPrefill takes over the reservation of the rank that prefills.
-func (b *booking) addPrefill(sel *selection.Selection) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.prefill.id, b.prefill.selection = *sel.ReservationID, *sel
-	b.prefill.selection.Fetch = nil
-	b.watchLocked(sel)
-}
-
-// watchLocked keeps the selection's watch for stored events, and starts the timer that
-// completes the prefill at its predicted time.
-func (b *booking) watchLocked(sel *selection.Selection) {
-	if sel.StopWatch != nil {
-		b.stopWatches = append(b.stopWatches, sel.StopWatch)
-	}
-	if d := sel.PredictedTTFT; d > 0 {
+	b.stopWatch = sel.StopWatch
+	if d := sel.PredictedTTFT; d > 0 { // the prefill counts as complete then
 		if sel.StopWatch != nil {
 			d *= eventPatience
 		}
 		b.timer = time.AfterFunc(d, func() { b.completePrefill(counts.PrefillByPrediction) })
+	}
+	if b.early != nil {
+		b.completePrefillLocked(*b.early)
 	}
 }
 
@@ -192,7 +179,7 @@ func (b *booking) completePrefillLocked(by counts.PrefillSign) {
 		return
 	}
 	b.prefillDone = true
-	b.endWatchesLocked()
+	b.endWatchLocked()
 	complete := b.all.api.PrefillInferred
 	if by == counts.PrefillByStream && !b.rebooked {
 		complete = b.all.api.PrefillComplete
@@ -200,8 +187,7 @@ func (b *booking) completePrefillLocked(by counts.PrefillSign) {
 	_ = complete(b.answer.id)
 	if b.prefill.id != "" {
 		_ = complete(b.prefill.id)
-		_ = b.all.api.Free(b.prefill.id)
-		b.prefill = leg{}
+		b.freePrefillLocked()
 	}
 	b.metrics.PrefillCompleted(by)
 }
@@ -360,9 +346,10 @@ func (b *booking) rebookLocked(l *leg, former string) error {
 		return err
 	}
 	l.selection.Registration = registration
-	b.endWatchesLocked() // they are for the rank as it was
+	b.endWatchLocked() // it is for the rank as it was
+	b.rebooked = true
 	if l == &b.answer {
-		b.rebooked, b.outputBlocks = true, 0
+		b.outputBlocks = 0
 		b.reportOutputLocked()
 	}
 	return nil
@@ -385,12 +372,8 @@ func (b *booking) renew() {
 	}
 }
 
-// freePrefill ends the reservation of the prefill rank.
-func (b *booking) freePrefill() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.endWatchesLocked()
-	b.early = nil // it was of the prefill rank
+// freePrefillLocked ends the reservation of the rank that prefills, if there is one.
+func (b *booking) freePrefillLocked() {
 	if b.prefill.id != "" {
 		_ = b.all.api.Free(b.prefill.id)
 		b.prefill = leg{}
@@ -402,8 +385,9 @@ func (b *booking) free() {
 	if b == nil {
 		return
 	}
-	b.freePrefill()
 	b.mu.Lock()
+	b.endWatchLocked()
+	b.freePrefillLocked()
 	if b.answer.id != "" && !b.freed {
 		if !b.answered {
 			b.all.api.Abandon(b.answer.id)
@@ -421,13 +405,13 @@ func (b *booking) free() {
 	b.all.mu.Unlock()
 }
 
-// endWatchesLocked stops the timer and the watches that wait for the end of the prefill.
-func (b *booking) endWatchesLocked() {
+// endWatchLocked stops the timer and the watch that wait for the end of the prefill.
+func (b *booking) endWatchLocked() {
 	if b.timer != nil {
 		b.timer.Stop()
 	}
-	for _, stop := range b.stopWatches {
-		stop()
+	if b.stopWatch != nil {
+		b.stopWatch()
+		b.stopWatch = nil
 	}
-	b.stopWatches = nil
 }

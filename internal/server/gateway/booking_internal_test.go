@@ -22,29 +22,9 @@ func TestEarlyEvent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.add(&sel, nil)
+	b.add(&sel, nil, nil)
 	if l := w.Loads(nil, nil)[0].Loads[0]; l.PrefillTokens != 0 || l.Requests != 1 {
 		t.Errorf("the load is %+v", l)
 	}
 	b.free()
-}
-
-// TestUnbookedLeg: a request that is placed without a booking, after its prefill was booked and freed
-// again, leaves nothing whose lease is renewed.
-func TestUnbookedLeg(t *testing.T) {
-	w := servicetest.Start(t)
-	w.Put(servicetest.Record(1, 1))
-	all := newBookings(w.API, time.Minute, 1)
-	sel, err := w.PlaceByLoad(&selection.LoadRequest{Scope: servicetest.Scope, Book: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	place := &Placement{booking: all.openLight(servicetest.Scope, counts.NewGateway().Of(counts.Proxy))}
-	place.booking.addPrefill(&sel)
-	place.booking.start()
-	place.booking.freePrefill() // its worker has left
-	(&request{}).adopt(&selection.Selection{}, nil, place)
-	if place.booking != nil || len(all.list()) > 0 {
-		t.Errorf("the booking is %+v, renewed are %d", place.booking, len(all.list()))
-	}
 }

@@ -36,6 +36,8 @@ type Config struct {
 	// has started.
 	SessionMode   selection.SessionMode
 	SessionGroups bool
+	// Conditional says which prompts the worker that decodes prefills itself although another one could; nil: none.
+	Conditional *selection.Conditional
 	// Paths are those that requests may name; nil: all.
 	Paths *routes.Set
 	// RetryAfter is the value of Retry-After in seconds, for requests that are refused for want

@@ -39,7 +39,6 @@ type pool struct {
 	// prefills: there are workers that only prefill. The others decode, and prefill too if none
 	// of those did.
 	prefills bool
-	obeys    bool // a worker that decodes has a sidecar that obeys the rank that prefills
 }
 
 // maxPools bounds the remembered pools; those of scopes that have gone stay until it is
@@ -253,15 +252,8 @@ func newPool(snap *catalog.Snapshot) *pool {
 			p.adapters[name] = true
 		}
 		p.prefills = p.prefills || selection.OnlyPrefills(w)
-		p.obeys = p.obeys || !selection.OnlyPrefills(w) && obeysPrefillRank(w)
 	}
 	return p
-}
-
-// obeysPrefillRank reports whether the sidecar of a worker that decodes obeys the rank that
-// prefills.
-func obeysPrefillRank(w *catalog.Worker) bool {
-	return w.PrefillRankHeader != nil && *w.PrefillRankHeader
 }
 
 // filter says which ranks may take one leg of a request.

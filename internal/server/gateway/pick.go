@@ -62,7 +62,7 @@ type request struct {
 	idBytes, reservedIDs int64
 	// without are workers that were chosen although their address is unknown.
 	without []uint64
-	alone   bool // no other worker prefills for the decode worker
+	alone   bool // no other worker prefills for the one that answers
 	// What the request wants, see selection.SelectRequest. firstToken is the time by which it wants its first token.
 	firstToken, deadline time.Time
 	refuseOnMiss         bool
@@ -210,9 +210,9 @@ func (r *request) findEligible(ctx context.Context) *Problem {
 // been read.
 func (r *request) sessionTenant() string { return cmp.Or(r.head.tenant(), r.body.Salt) }
 
-// selection returns the request to package selection, for one leg: the prefill or the decode.
-func (r *request) selection(prefill bool) *selection.SelectRequest {
-	f := r.filter(prefill)
+// selection returns the request to package selection. What is stored of its prompt is told to b.
+func (r *request) selection(b *booking) *selection.SelectRequest {
+	f := r.filter(false)
 	req := &selection.SelectRequest{
 		Scope: r.target.scope, Prompt: r.prompt, ExpectedOutputTokens: r.body.Hints.OutputTokens,
 		PolicyClass: r.head.class, Session: r.head.session.ID, SessionTenant: r.sessionTenant(), Parent: r.head.session.Parent, OfAgent: r.head.session.OfAgent(),
@@ -220,6 +220,15 @@ func (r *request) selection(prefill bool) *selection.SelectRequest {
 		Eligible: f.eligible, EligibleKey: f.key(), ByLoad: r.light, Trace: r.head.span,
 		Deadline: r.deadline, RefuseOnMiss: r.refuseOnMiss, Hint: selection.HintInRequest,
 		FairTenant: selection.FairName(r.head.tenant()), FairnessID: r.head.fairness,
+	}
+	if !r.streams && !r.light {
+		req.Stored = b.storedByEvent
+	}
+	if !r.pool.prefills {
+		req.Fallbacks = r.fallbacks
+	}
+	if r.reserved+r.reservedIDs > 0 {
+		req.Text = r
 	}
 	if !r.firstToken.IsZero() {
 		req.TTFTTarget = max(1, time.Until(r.firstToken)) // of one whose time is over nearly nothing is left
@@ -253,7 +262,6 @@ func (r *request) book(ctx context.Context) (place *Placement, bad *Problem) {
 		switch {
 		case !r.released() && r.only != nil && bad.status == http.StatusServiceUnavailable: // it has just left
 			r.only = nil
-		case !r.released() && errors.Is(bad, errPrefillGone): // the decode worker prefills
 		case r.released(), !unknown && (left || !errors.Is(bad, errLeft)):
 			return nil, bad
 		case unknown:
@@ -286,39 +294,11 @@ func (r *request) bookOnce(ctx context.Context) (*Placement, *Problem) {
 		b = r.bookings.openLight(r.target.scope, r.metrics)
 	}
 	place := &Placement{booking: b, outcome: counts.GatewayBooked}
-	req := r.selection(false)
-	told := r.pool.obeys
-	if r.pool.prefills && !r.alone {
-		booked, bad := r.bookPrefill(ctx, b, place, told)
-		if bad != nil {
-			b.free()
-			return nil, bad
-		}
-		if booked { // the decode leg computes no prompt, so neither its prefill nor its cache counts
-			req.Override = selector.Override{TrackPrefill: new(false), OverlapWeight: new(0.0)}
-			req.NoOverlap = true
-		}
-	}
-	if !r.streams && !r.light && b.prefill.id == "" {
-		req.Stored = b.storedByEvent
-	}
-	if !r.pool.prefills {
-		req.Fallbacks = r.fallbacks
-	}
-	if r.reserved+r.reservedIDs > 0 {
-		req.Text = r
-	}
-	sel, err := r.api.Select(ctx, req, true)
-	if err == nil && place.prefiller != "" {
-		if bad := r.rebookPrefill(ctx, b, &sel, place, told); bad != nil {
-			r.adopt(&sel, req.ExpectedOutputTokens, place)
-			b.free()
-			return nil, bad
-		}
-	}
+	req := r.selection(b)
+	pair, err := r.choose(ctx, req)
 	if err == nil {
-		r.adopt(&sel, req.ExpectedOutputTokens, place)
-		err = r.locate(ctx, &sel, place)
+		r.adopt(&pair.Decode, pair.Prefill, req.ExpectedOutputTokens, place)
+		err = r.locate(ctx, &pair, place)
 	}
 	if err != nil {
 		b.free()
@@ -333,80 +313,29 @@ func (r *request) bookOnce(ctx context.Context) (*Placement, *Problem) {
 	return place, nil
 }
 
-// adopt takes the reservation of the answering rank into the placement's booking, if there is
-// one: a request that is placed by load has none where the ledger has no room.
-func (r *request) adopt(sel *selection.Selection, expected *uint32, place *Placement) {
+// choose chooses and books the rank that answers and, where workers prefill for others, one that prefills.
+func (r *request) choose(ctx context.Context, req *selection.SelectRequest) (pair selection.Pair, err error) {
+	if !r.pool.prefills || r.alone {
+		pair.Decode, err = r.api.Select(ctx, req, true)
+		return pair, err
+	}
+	return r.api.SelectPair(ctx, &selection.PairRequest{
+		SelectRequest: *req, PrefillEligible: r.filter(true).eligible, Conditional: r.config.Conditional,
+		PrefillShares: func(e catalog.Entry, told bool) bool {
+			return e.Worker.RankCount() > 1 && e.Worker.RankEndpoints[e.DP] == "" && (!told || r.rankFor(e.Worker, e.DP) == nil)
+		},
+	})
+}
+
+// adopt takes what is booked into the placement's booking, if anything is: a request that is placed by load
+// has no reservations where the ledger has no room.
+func (r *request) adopt(sel, prefill *selection.Selection, expected *uint32, place *Placement) {
 	if sel.ReservationID != nil {
-		place.booking.add(sel, expected)
+		place.booking.add(sel, prefill, expected)
 		return
 	}
-	if place.outcome = counts.GatewayUnbooked; place.booking.prefill.id == "" {
-		place.booking.free() // its prefill may have been booked, and freed again
-		place.booking = nil
-	}
+	place.booking, place.outcome = nil, counts.GatewayUnbooked
 }
-
-// bookPrefill books the prefill leg on a prefill worker and reports whether it did. If none can
-// take it now, the decode worker prefills. told reports whether the prefill worker will be told the
-// booked rank; if not, its frontend picks one itself. The problem ends the request.
-func (r *request) bookPrefill(ctx context.Context, b *booking, place *Placement, told bool) (booked bool, bad *Problem) {
-	for {
-		req := r.selection(true)
-		req.Session, req.Parent, req.NoWait, req.OnlyPrefill = "", "", true, true
-		req.SharesFrontend = func(e catalog.Entry) bool {
-			return e.Worker.RankCount() > 1 && e.Worker.RankEndpoints[e.DP] == "" && (!told || r.rankFor(e.Worker, e.DP) == nil)
-		}
-		if !r.streams && !r.light {
-			req.Stored = b.storedByEvent
-		}
-		sel, err := r.api.Select(ctx, req, true)
-		if err == nil && sel.ReservationID == nil { // a request placed by load, and the ledger has no room
-			return false, nil
-		}
-		if err != nil {
-			if bad := problemOf(ctx, err); bad == errGone || errors.Is(bad, errPickTimeout) || bad.outcome == counts.GatewayInvalid || bad.outcome == counts.GatewayFailed {
-				return false, bad
-			}
-			return false, nil
-		}
-		b.addPrefill(&sel)
-		b.start() // so that its lease is renewed while the decode leg waits
-		w, ok := r.worker(sel.Rank)
-		if !ok {
-			b.freePrefill()
-			return false, nil
-		}
-		at, err := r.endpoints.of(ctx, w, sel.Rank.DP)
-		if err == nil {
-			b.locatedAt(&b.prefill, at.text)
-			place.prefiller, place.prefillRank = at.text, r.rankFor(w, sel.Rank.DP)
-			place.tell(&sel)
-			return true, nil
-		}
-		b.freePrefill()
-		r.without = append(r.without, sel.Rank.Worker)
-	}
-}
-
-// rebookPrefill books the prefill leg again if the sidecar of the chosen decode worker obeys a rank,
-// or does not, other than told said when the leg was booked.
-func (r *request) rebookPrefill(ctx context.Context, b *booking, decode *selection.Selection, place *Placement, told bool) *Problem {
-	w, ok := r.worker(decode.Rank)
-	if !ok || obeysPrefillRank(w) == told {
-		return nil
-	}
-	b.freePrefill()
-	place.prefiller, place.prefillRank, place.source = "", nil, ""
-	booked, bad := r.bookPrefill(ctx, b, place, !told)
-	if bad == nil && !booked {
-		r.alone = true
-		bad = errNoEndpoint(errPrefillGone)
-	}
-	return bad
-}
-
-// errPrefillGone is the cause if no worker can prefill any more once the decode leg is booked.
-var errPrefillGone = errors.New("no worker can prefill")
 
 // worker returns the rank's worker from the current snapshot.
 func (r *request) worker(of catalog.Rank) (*catalog.Worker, bool) {
@@ -437,27 +366,48 @@ func (p *picker) rankFor(w *catalog.Worker, dp uint32) *uint32 {
 	return &dp
 }
 
-// locate fills in the endpoints of the chosen rank and of the fallbacks.
-func (r *request) locate(ctx context.Context, sel *selection.Selection, place *Placement) error {
-	w, ok := r.worker(sel.Rank)
+// find returns the worker of a chosen rank and its endpoint, for which the rank is booked.
+func (r *request) find(ctx context.Context, of catalog.Rank) (w *catalog.Worker, at endpoint, err error) {
+	w, ok := r.worker(of)
 	if !ok {
-		return errNoEndpoint(errLeft)
+		return nil, at, errNoEndpoint(errLeft)
 	}
-	at, err := r.endpoints.of(ctx, w, sel.Rank.DP)
+	if at, err = r.endpoints.of(ctx, w, of.DP); err != nil {
+		return nil, at, errNoEndpoint(&addressError{of.Worker, err})
+	}
+	return w, at, nil
+}
+
+// locate fills in the endpoints of the chosen ranks and of the fallbacks.
+func (r *request) locate(ctx context.Context, pair *selection.Pair, place *Placement) error {
+	sel := &pair.Decode
+	w, at, err := r.find(ctx, sel.Rank)
 	if err != nil {
-		return errNoEndpoint(&addressError{sel.Rank.Worker, err})
+		return err
 	}
 	place.scope, place.chosen, place.tenant = r.target.scope, sel.Rank, r.sessionTenant()
 	place.rank = r.rankFor(w, sel.Rank.DP)
-	if place.prefiller != "" && !obeysPrefillRank(w) {
-		// The sidecar forwards the client's headers to both engines, so it gets no rank at all.
-		place.rank, place.prefillRank = nil, nil
-	}
 	place.destinations = append(place.destinations, at)
-	place.tell(sel)
-	if b := place.booking; b != nil {
+	b := place.booking
+	if b != nil {
 		b.locatedAt(&b.answer, at.text)
 	}
+	if prefill := pair.Prefill; prefill != nil {
+		first, at, err := r.find(ctx, prefill.Rank)
+		if err != nil {
+			return err
+		}
+		if b != nil {
+			b.locatedAt(&b.prefill, at.text)
+		}
+		place.prefiller, place.prefillRank = at.text, r.rankFor(first, prefill.Rank.DP)
+		place.tell(prefill)
+		if !selection.ObeysPrefillRank(w) {
+			// The sidecar forwards the client's headers to both engines, so it gets no rank at all.
+			place.rank, place.prefillRank = nil, nil
+		}
+	}
+	place.tell(sel)
 	if len(w.RankEndpoints) > 0 || w.RankCount() > 1 || place.rank != nil {
 		return nil // the rank header is for one destination; a fallback would need another value
 	}
@@ -581,9 +531,9 @@ func (r *request) leastLoaded(ctx context.Context) (*Placement, *Problem) {
 		place := &Placement{body: r.body.Body("", nil), outcome: counts.GatewayPlaced}
 		if r.head.HasBody {
 			place.booking, place.outcome = r.bookings.openLight(r.target.scope, r.metrics), counts.GatewayBooked
-			r.adopt(&sel, nil, place)
+			r.adopt(&sel, nil, nil, place)
 		}
-		err = r.locate(ctx, &sel, place)
+		err = r.locate(ctx, &selection.Pair{Decode: sel}, place)
 		if err != nil {
 			place.booking.free()
 		}

@@ -151,9 +151,8 @@ func TestMixedSidecars(t *testing.T) {
 	}
 }
 
-// TestPrefillerLeaves: a request waits for a decode worker whose sidecar does not obey, while the
-// prefill is booked for one that does; if the only prefill worker has left by then, the decode
-// worker prefills, and the prompt is booked there.
+// TestPrefillerLeaves: a request that waits for a decode worker has nothing booked; if the only prefill worker
+// has left when its turn comes, the decode worker prefills, and the prompt is booked there.
 func TestPrefillerLeaves(t *testing.T) {
 	w := start(t, func(c *node.Config, _ *settings) { c.Scopes.Admission = admission.Config{Threshold: new(0.5)} })
 	full := func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(16)) }
@@ -165,7 +164,7 @@ func TestPrefillerLeaves(t *testing.T) {
 	e := w.open()
 	e.request(chatPath, false)
 	e.body(chat(servicetest.Prompt(1, 16), `,"stream":true`), true)
-	w.wantLoads("1/0: 16 4 1; 2/0: 16 4 1; 3/0: 16 4 1")
+	w.wantLoads("1/0: 0 0 0; 2/0: 16 4 1; 3/0: 16 4 1")
 	await(t, func() string {
 		if n := w.Loads(nil, nil)[0].PendingCount; n != 1 {
 			return fmt.Sprintf("%d requests wait", n)

@@ -17,6 +17,7 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/internal/selection/fairness"
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/pkg/catalog"
@@ -71,8 +72,8 @@ func TestAnswers(t *testing.T) {
 		{"selection_advisory", fake{selection: advisory}, "POST", "/select", "{}", 200},
 		{"selection_advisory_bare", fake{selection: bareLoad}, "POST", "/select", "{}", 200},
 		{"selection_placed", fake{selection: placed}, "POST", "/select_and_reserve", "{}", 200},
-		{"pair", fake{pair: selection.Pair{ID: "p", Decode: chosen, Prefill: &chosen, Reason: selection.Paired}}, "POST", "/select_pair", "{}", 200},
-		{"pair_alone", fake{pair: selection.Pair{ID: "p", Decode: anonymous, Reason: selection.PromptShort}}, "POST", "/select_pair", "{}", 200},
+		{"pair", fake{pair: selection.Pair{ID: "p", Decode: chosen, Prefill: &chosen, Reason: counts.Paired}}, "POST", "/select_pair", "{}", 200},
+		{"pair_alone", fake{pair: selection.Pair{ID: "p", Decode: anonymous, Reason: counts.PromptShort}}, "POST", "/select_pair", "{}", 200},
 		{"pair_placed", fake{pair: selection.Pair{ID: "p", Decode: placed, Prefill: &placed}}, "POST", "/select_pair", "{}", 200},
 		{"reservation", fake{}, "POST", "/reservations", `{"reservation_id":"r","worker_id":1}`, 201},
 		{"reservation_leased", fake{}, "POST", "/reservations", `{"reservation_id":"r","worker_id":1,"lease_seconds":12.3456789}`, 201},

@@ -39,8 +39,8 @@ func (r pairRoutes) selectPair(c request, b *pairBody, out []byte) (int, []byte,
 
 func (d dialect) appendPair(out []byte, p *selection.Pair) []byte {
 	out = appendStringField(append(out, '{'), d.reservationKey(), p.ID)
-	if p.Reason != "" {
-		out = appendStringField(out, "reason", string(p.Reason))
+	if reason := p.Reason.String(); reason != "" {
+		out = appendStringField(out, "reason", reason)
 	}
 	out = d.appendSelection(appendKey(out, "decode"), &p.Decode, true)
 	if p.Prefill != nil {
