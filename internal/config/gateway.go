@@ -29,6 +29,7 @@ type Gateway struct {
 	// PickTimeout is how long a request may take to be tokenized and to wait in the queue.
 	PickTimeout time.Duration
 	Lease       time.Duration // of the picker's reservations, renewed while their streams live
+	ReserveFor  time.Duration // how long what is reserved for a later request waits for it; 0: nothing is reserved
 	// DrainDelay is how long the listener still accepts requests after the signal to stop, with
 	// health NOT_SERVING. DrainTimeout is how long streams under way may then take to end.
 	DrainDelay, DrainTimeout time.Duration
@@ -107,7 +108,7 @@ const (
 
 func defaultGateway() Gateway {
 	return Gateway{
-		MaxStreams: 1024, MaxBody: 16 << 20, PickTimeout: time.Minute, Lease: 30 * time.Second,
+		MaxStreams: 1024, MaxBody: 16 << 20, PickTimeout: time.Minute, Lease: 30 * time.Second, ReserveFor: 10 * time.Second,
 		DrainDelay: 5 * time.Second, DrainTimeout: 25 * time.Second,
 		MetadataPrefix:  "x-dynamo-meta-",
 		SessionAffinity: DefaultSessions,
@@ -280,6 +281,12 @@ var gatewaySettings = []option{
 		bind: func(c *Config) value { return duration.of(&c.Gateway.Lease) },
 		help: "The lease of the gateway's bookings. It is renewed three times in this time while their requests are under " +
 			"way. When a replica dies, its bookings end at the others a little later than this.",
+	},
+	{
+		key: "gateway.reserve_for", flag: "gateway-reserve-for", hint: "DURATION",
+		bind: func(c *Config) value { return delay.of(&c.Gateway.ReserveFor) },
+		help: "How long what a request with Prefer: reserve-endpoint has reserved waits for the request that follows. Set it " +
+			"above the time between the two. 0 refuses such requests.",
 	},
 	{
 		env:  []string{"DYN_EPP_GRACEFUL_SHUTDOWN_PROPAGATION_SECS"},

@@ -100,3 +100,51 @@ func TestPairsAmongReplicas(t *testing.T) {
 		a.WantLoad("2/0: 0 0 0")
 	})
 }
+
+// TestTakeOverAmongReplicas: what is reserved at one replica can be taken over at another one, once: its load is the same at all of them, and
+// ends with the request that has taken it.
+func TestTakeOverAmongReplicas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		role := func(r string) func(*catalog.Record) { return func(x *catalog.Record) { x.Role = &r } }
+		m := servicetest.NewMesh()
+		worlds := []*servicetest.World{m.Start(t, "a", servicetest.EventsOff), m.Start(t, "b", servicetest.EventsOff)}
+		m.Connect(t, "a", "b")
+		for _, w := range worlds {
+			w.Put(servicetest.Record(1, 1, role(catalog.RolePrefill)))
+			w.Put(servicetest.Record(2, 1, role(catalog.RoleDecode)))
+		}
+		a, b := worlds[0], worlds[1]
+		want := func(load string) {
+			t.Helper()
+			servicetest.Announced()
+			a.WantLoad(load)
+			b.WantLoad(load)
+		}
+		req := &selection.PairRequest{SelectRequest: *servicetest.Ask(servicetest.Prompt(1, 8))}
+		req.ReservationID, req.Lease = new("r"), 10*time.Second
+		if _, err := a.SelectPair(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+		const both, none = "1/0: 8 2 1, 2/0: 0 2 1", "1/0: 0 0 0, 2/0: 0 0 0"
+		want(both)
+		if !b.IsReserved("r") {
+			t.Error("the other replica does not know it")
+		}
+		pair, err := b.TakeOver("r", time.Minute)
+		if err != nil || pair.Decode.Rank.Worker != 2 || pair.Prefill == nil || pair.Prefill.Rank.Worker != 1 {
+			t.Fatalf("%+v, %v", pair, err)
+		}
+		want(both)
+		for _, w := range worlds {
+			if _, err := w.TakeOver("r", time.Minute); contract.KindOf(err) != contract.NotFound {
+				t.Errorf("taken twice: %v", err)
+			}
+		}
+		time.Sleep(20 * time.Second) // beyond the first lease
+		want(both)
+		if err := b.Free(pair.ID); err != nil {
+			t.Fatal(err)
+		}
+		want(none)
+	})
+}

@@ -10,8 +10,8 @@ import (
 )
 
 // entry is one live reservation in the ledger. The fields of the first group never
-// change once scope.mu has been released after the entry was added; those of the
-// second are guarded by scope.mu.
+// change once scope.mu has been released after the entry was added, but for the callerState that TakeOver
+// gives to another entry under that lock; those of the second are guarded by scope.mu.
 type entry struct {
 	id          string
 	scope       *scope

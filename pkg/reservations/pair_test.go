@@ -3,7 +3,9 @@ package reservations
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -24,9 +26,9 @@ func TestPairAllOrNothing(t *testing.T) {
 		l.SetLimits(Limits{Reservations: 14, Memory: account})
 		sc := testScope
 		booked := map[string]bool{} // whether a pair that was booked had two sides
-		for range 400 {
+		for step := range 400 {
 			id := fmt.Sprint(rnd.IntN(12))
-			switch rnd.IntN(12) {
+			switch rnd.IntN(14) {
 			default:
 				before := l.Sides(id)
 				req := Request{ID: id, Hashes: make([]uint64, rnd.IntN(30)), Prompt: 480}
@@ -75,6 +77,20 @@ func TestPairAllOrNothing(t *testing.T) {
 				if rnd.IntN(3) > 0 {
 					l.PutRank(sc, slot, catalog.Rank{Worker: uint64(slot)})
 				}
+			case 12, 13:
+				as := fmt.Sprint("taken ", seed, " ", step)
+				was, before, loads := l.Sides(id), l.Sides(as), l.Loads(sc)
+				answer, prefill, err := l.TakeOver(id, as, time.Minute)
+				switch now := l.Sides(as); {
+				case err != nil && (now != before || l.Sides(id) != was) && !overdue(loads, l.Loads(sc)):
+					t.Fatalf("seed %d: not taken (%v), but %+v is %+v, and %+v is %+v", seed, err, was, l.Sides(id), before, now)
+				case err == nil && id != as && l.Sides(id) != Sides{}:
+					t.Fatalf("seed %d: taken, but %+v is left", seed, l.Sides(id))
+				case err == nil && was.Decode != "" && (answer.ID != now.Decode || (prefill == nil) != (now.Prefill == "")):
+					t.Fatalf("seed %d: taken were %+v and %+v, booked is %+v", seed, answer, prefill, now)
+				case err == nil:
+					booked[as] = true
+				}
 			case 5:
 				clock.advance(time.Duration(rnd.IntN(40)) * time.Second)
 			}
@@ -82,8 +98,11 @@ func TestPairAllOrNothing(t *testing.T) {
 		if len(booked) == 0 {
 			t.Fatalf("seed %d: no pair was booked", seed)
 		}
+		ids := slices.Collect(maps.Keys(booked))
 		for i := range 12 {
-			id := fmt.Sprint(i)
+			ids = append(ids, fmt.Sprint(i))
+		}
+		for _, id := range ids {
 			for _, name := range []string{id, PrefillID(id), DecodeID(id)} {
 				_ = l.Free(name)
 			}
@@ -137,5 +156,69 @@ func TestPairOverdue(t *testing.T) {
 	}
 	if _, err := l.Book(testScope, Request{ID: "p"}, leastLoaded); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// overdue reports whether reservations have ended between the loads: those whose time was over.
+func overdue(before, after []Load) bool {
+	sum := func(loads []Load) (n uint64) {
+		for _, l := range loads {
+			n += uint64(l.Requests)
+		}
+		return n
+	}
+	return sum(after) < sum(before)
+}
+
+// counted is a caller's state that counts its end.
+type counted int
+
+func (c *counted) ReservationEnded() { *c++ }
+
+func (c *counted) PrefillEnded(bool) {}
+
+func (c *counted) ReservationFreed() {}
+
+// TestTakeOver: what is taken over has the same load under another id and lease, and its caller's state, which ends once. The first call
+// has it, and if there is no room everything is as before.
+func TestTakeOver(t *testing.T) {
+	l, clock := withRanks(2, nil)
+	sc := testScope
+	states := [2]counted{}
+	book := func() {
+		t.Helper()
+		err := l.BookPair(sc, Request{ID: "r", Hashes: []uint64{1, 2, 3}, Prompt: 50, Lease: time.Second}, func(*View) (PairPlacement, error) {
+			side := func(slot uint32, tokens uint64) Side {
+				return Side{Placement{Slot: slot, Rank: catalog.Rank{Worker: uint64(slot)}, PrefillTokens: tokens}, tokens > 0, &states[slot]}
+			}
+			return PairPlacement{Decode: side(0, 0), Prefill: new(side(1, 50))}, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	book()
+	loads := l.Loads(sc)
+	answer, prefill, err := l.TakeOver("r", "new", time.Minute)
+	if err != nil || answer.ID != "new.decode" || answer.Rank.Worker != 0 || answer.PrefillTokens != 0 || answer.TrackPrefill ||
+		prefill.ID != "new.prefill" || prefill.Rank.Worker != 1 || prefill.PrefillTokens != 50 || !prefill.TrackPrefill || !slices.Equal(prefill.Hashes, []uint64{1, 2, 3}) {
+		t.Fatalf("%+v, %+v, %v", answer, prefill, err)
+	}
+	if _, _, err := l.TakeOver("r", "again", time.Minute); !errors.Is(err, ErrNotFound) {
+		t.Errorf("taken twice: %v", err)
+	}
+	clock.advance(30 * time.Second) // beyond the lease of the first booking
+	if got := l.Loads(sc); !slices.Equal(got, loads) || states != [2]counted{} {
+		t.Errorf("loads %+v were %+v, ended %v", got, loads, states)
+	}
+	l.SetLimits(Limits{Reservations: 3})
+	if _, _, err := l.TakeOver("new", "more", time.Minute); err == nil { // for a moment there would be four
+		t.Error("there was room")
+	}
+	if got := l.Loads(sc); !slices.Equal(got, loads) || states != [2]counted{} {
+		t.Errorf("refused: loads %+v were %+v, ended %v", got, loads, states)
+	}
+	if err := errors.Join(l.Free("new.decode"), l.Free("new.prefill")); err != nil || states != [2]counted{1, 1} {
+		t.Errorf("freed: %v, ended %v", err, states)
 	}
 }

@@ -222,8 +222,10 @@ func (e *Exchange) Refuse(p *Problem) Refusal {
 		c.Log.Debug().Int("status", p.status).Str("code", p.code).Err(p.err).Msg("request refused")
 	}
 	e.release() // before the client knows, who may come again at once
-	r := Refusal{Status: p.status, Code: p.code, Body: openai.AppendError(nil, e.Head.kind, p.text, p.kind, p.code)}
-	r.Allow = p.allow
+	r := Refusal{Status: p.status, Code: p.code, Allow: p.allow, Headers: p.headers}
+	if p.failed() {
+		r.Body = openai.AppendError(nil, e.Head.kind, p.text, p.kind, p.code)
+	}
 	if p.retry {
 		r.RetryAfter = c.RetryAfter
 	}

@@ -281,6 +281,7 @@ func TestRemovedHeaders(t *testing.T) {
 		"x-smg-target-worker",
 		// What the gateway obeys itself: llm-d's headers with their former names, and ours.
 		"x-gateway-inference-fairness-id", "x-llm-d-slo-ttft-ms", "x-slo-ttft-ms", "x-select-deadline-ms", "x-select-on-miss",
+		"x-llm-d-pin-host-port", "epp-profile", "x-select-reservation-id",
 	} {
 		if !slices.Contains(p.removed, name) {
 			t.Errorf("%s is not removed", name)

@@ -48,6 +48,8 @@ type Config struct {
 	MaxBody     int // of a request's body, in bytes
 	PickTimeout time.Duration
 	Lease       time.Duration // of a reservation
+	// ReserveFor is how long what is reserved for a later request waits for it; 0: nothing is reserved.
+	ReserveFor time.Duration
 
 	// Length asks the engine at a URL for the context length of a model in tokens, where no worker of
 	// the model states it; nil: nobody is asked.

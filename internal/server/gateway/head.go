@@ -42,6 +42,7 @@ type Head struct {
 	strictPriority *uint32
 	class          string // of the wait queue
 	wants          wants
+	reservation    reservation
 	fairness       string // program that pays for the request; "": its session does, or the one that has started that
 	session        identity.Session
 	Subset         Subset          // zero: every endpoint
@@ -112,6 +113,14 @@ func (g *Gateway) ReadHead(headers iter.Seq2[string, string]) Head {
 			h.fairness = cmp.Or(selection.FairName(value), h.fairness)
 		case fairnessAlias:
 			h.fairness = cmp.Or(h.fairness, selection.FairName(value))
+		case preferHeader:
+			h.reservation.prefers = h.reservation.prefers || prefersReservation(value)
+		case pinHeader:
+			h.reservation.pin = strings.TrimSpace(value)
+		case profileHeader:
+			h.reservation.profile = strings.ToLower(strings.TrimSpace(value))
+		case reservationHeader:
+			h.reservation.id = strings.TrimSpace(value)
 		case ttftHeader:
 			h.wants.ttft = cmp.Or(h.wants.ttft, value)
 		case ttftAlias:
@@ -120,6 +129,8 @@ func (g *Gateway) ReadHead(headers iter.Seq2[string, string]) Head {
 			h.wants.deadline = cmp.Or(h.wants.deadline, value)
 		case onMissHeader:
 			h.wants.onMiss = cmp.Or(h.wants.onMiss, value)
+		case requestIDHeader:
+			h.reservation.requestID = strings.TrimSpace(value)
 		}
 	}
 	h.session = who.Session()

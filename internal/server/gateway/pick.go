@@ -63,6 +63,10 @@ type request struct {
 	// without are workers that were chosen although their address is unknown.
 	without []uint64
 	alone   bool // no other worker prefills for the one that answers
+	// prefillOnly: the request is for a worker that prefills. decodeOnly: it is for one that decodes what was prefilled.
+	prefillOnly, decodeOnly bool
+	// reserves is under which name a place is reserved, follows the name under which one was reserved; "": none.
+	reserves, follows string
 	// What the request wants, see selection.SelectRequest. firstToken is the time by which it wants its first token.
 	firstToken, deadline time.Time
 	refuseOnMiss         bool
@@ -79,21 +83,32 @@ func (p *picker) pick(ctx context.Context, h *Head, text []byte, caller *access.
 		return nil, bad
 	}
 	if h.kind == openai.Other {
+		if h.reservation.prefers {
+			return nil, errInvalid("not_reservable", "No endpoint can be reserved for requests of this route.")
+		}
 		return r.pickOther(ctx)
 	}
 	if bad := r.read(); bad != nil {
 		return nil, bad
 	}
-	r.bindTo(ctx, r.body.Refers)
-	if bad := r.findEligible(ctx); bad != nil {
+	if bad := r.readReservation(); bad != nil {
 		return nil, bad
 	}
-	if bad := r.tokenize(ctx); bad != nil {
-		return nil, bad
+	if r.follows == "" {
+		r.bindTo(ctx, r.body.Refers)
+		if bad := r.findEligible(ctx); bad != nil {
+			return nil, bad
+		}
+		if bad := r.tokenize(ctx); bad != nil {
+			return nil, bad
+		}
 	}
 	place, bad := r.book(ctx)
-	if bad != nil {
+	switch {
+	case bad != nil:
 		return nil, bad
+	case r.reserves != "":
+		return nil, r.answerReserved(place)
 	}
 	place.body = r.body.Body(r.engineSalt, place.hints)
 	return place, nil
@@ -194,7 +209,7 @@ func (r *request) findEligible(ctx context.Context) *Problem {
 			_, _ = r.endpoints.of(ctx, e.Worker, e.DP) // one that has no address is in no subset
 		}
 	}
-	eligible := r.filter(false).eligible(r.pool.snapshot)
+	eligible := r.filter(r.prefillOnly).eligible(r.pool.snapshot)
 	switch {
 	case eligible == nil || slices.ContainsFunc(r.pool.snapshot.Ranks(), eligible):
 		return nil
@@ -212,7 +227,7 @@ func (r *request) sessionTenant() string { return cmp.Or(r.head.tenant(), r.body
 
 // selection returns the request to package selection. What is stored of its prompt is told to b.
 func (r *request) selection(b *booking) *selection.SelectRequest {
-	f := r.filter(false)
+	f := r.filter(r.prefillOnly)
 	req := &selection.SelectRequest{
 		Scope: r.target.scope, Prompt: r.prompt, ExpectedOutputTokens: r.body.Hints.OutputTokens,
 		PolicyClass: r.head.class, Session: r.head.session.ID, SessionTenant: r.sessionTenant(), Parent: r.head.session.Parent, OfAgent: r.head.session.OfAgent(),
@@ -221,11 +236,17 @@ func (r *request) selection(b *booking) *selection.SelectRequest {
 		Deadline: r.deadline, RefuseOnMiss: r.refuseOnMiss, Hint: selection.HintInRequest,
 		FairTenant: selection.FairName(r.head.tenant()), FairnessID: r.head.fairness,
 	}
-	if !r.streams && !r.light {
+	switch {
+	case r.reserves != "":
+		req.ReservationID, req.Lease = new(r.reservationID(r.reserves)), r.config.ReserveFor
+	case !r.streams && !r.light:
 		req.Stored = b.storedByEvent
 	}
-	if !r.pool.prefills {
+	if !r.pool.prefills && r.reserves == "" {
 		req.Fallbacks = r.fallbacks
+	}
+	if r.decodeOnly { // it computes no prompt, so that neither its prefill nor its cache counts
+		req.Override = selector.Override{TrackPrefill: new(false), OverlapWeight: new(0.0)}
 	}
 	if r.reserved+r.reservedIDs > 0 {
 		req.Text = r
@@ -300,11 +321,16 @@ func (r *request) bookOnce(ctx context.Context) (*Placement, *Problem) {
 		r.adopt(&pair.Decode, pair.Prefill, req.ExpectedOutputTokens, place)
 		err = r.locate(ctx, &pair, place)
 	}
-	if err != nil {
+	if err == nil && r.follows != "" {
+		err = r.checkTaken(place)
+	}
+	switch {
+	case r.isGone(err):
+		return nil, errReservationGone(err)
+	case err != nil:
 		b.free()
 		return nil, problemOf(ctx, err)
-	}
-	if place.booking != nil {
+	case place.booking != nil && r.reserves == "":
 		b.start()
 		if r.streams {
 			b.await()
@@ -313,9 +339,13 @@ func (r *request) bookOnce(ctx context.Context) (*Placement, *Problem) {
 	return place, nil
 }
 
-// choose chooses and books the rank that answers and, where workers prefill for others, one that prefills.
+// choose chooses and books the rank that answers and, where workers prefill for others, one that prefills. What
+// was reserved for the request is chosen.
 func (r *request) choose(ctx context.Context, req *selection.SelectRequest) (pair selection.Pair, err error) {
-	if !r.pool.prefills || r.alone {
+	switch {
+	case r.follows != "":
+		return r.api.TakeOver(r.reservationID(r.follows), r.config.Lease)
+	case !r.pool.prefills || r.alone:
 		pair.Decode, err = r.api.Select(ctx, req, true)
 		return pair, err
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // Problem is why a request gets no engine, as its client sees it: a status, and an error in the
-// form of the request's API. Clients do not see the cause.
+// form of the request's API. Clients do not see the cause. A request that reserves an endpoint gets none either; its status is 204.
 type Problem struct {
 	status  int
 	kind    string // the error's type, one of openai.Type…
@@ -22,6 +22,7 @@ type Problem struct {
 	retry   bool                  // the answer has Retry-After
 	missed  *contract.TargetError // the target that no engine is predicted to hold; nil: another problem
 	allow   string                // the value of Allow; "": none
+	headers []Header              // further ones of the answer
 	outcome counts.GatewayOutcome
 	err     error // the cause, for the log
 }
@@ -31,6 +32,9 @@ func (p *Problem) Error() string { return p.text }
 
 // Unwrap returns the cause, which clients do not see.
 func (p *Problem) Unwrap() error { return p.err }
+
+// failed reports whether the request was for an engine.
+func (p *Problem) failed() bool { return p.status != http.StatusNoContent }
 
 // Gone reports whether the request is over, so that nobody waits for an answer.
 func (p *Problem) Gone() bool { return p == errGone }
@@ -42,7 +46,8 @@ type Refusal struct {
 	RetryAfter int    // the value of Retry-After in seconds; 0: none
 	Allow      string // the value of Allow; "": none
 	Dropped    string // the value of contract.DroppedHeader; "": none
-	Body       []byte // in JSON, in the form of the request's API
+	Headers    []Header
+	Body       []byte // in JSON, in the form of the request's API; nil: none
 }
 
 func errInvalid(code, text string) *Problem {

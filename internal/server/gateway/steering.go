@@ -22,4 +22,6 @@ var steering = []string{
 	"x-smg-target-worker", "target-pod",
 	// What the request wants of its times.
 	ttftHeader, ttftAlias, deadlineHeader, onMissHeader,
+	// What has been reserved for the request.
+	reservationHeader, pinHeader, profileHeader,
 }

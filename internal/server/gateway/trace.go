@@ -65,21 +65,26 @@ func (t *exchangeTrace) picked(h *Head, p *Placement, bad *Problem) {
 		t.span.Set(attribute.String("gen_ai.request.model", model))
 		t.span.Rename(cmp.Or(operationOf(h.kind), "request") + " " + model)
 	}
-	if bad != nil {
-		h.span.Fail(bad.code)
-	} else {
+	switch {
+	case bad == nil:
 		p.trace, t.placed = t.span.Context(), time.Now()
 		if at, err := netip.ParseAddrPort(p.destinations[0].text); err == nil {
 			t.span.Set(attribute.String("server.address", at.Addr().String()), attribute.Int("server.port", int(at.Port())))
 		}
+	case bad.failed():
+		h.span.Fail(bad.code)
 	}
 	h.span.End()
 }
 
 // refused notes the answer in the engine's place.
 func (t *exchangeTrace) refused(p *Problem) {
-	if t.span != nil {
-		t.span.Set(attribute.Int("http.response.status_code", p.status), attribute.String("error.type", p.code))
+	if t.span == nil {
+		return
+	}
+	t.span.Set(attribute.Int("http.response.status_code", p.status))
+	if p.failed() {
+		t.span.Set(attribute.String("error.type", p.code))
 		t.span.Fail(p.code)
 	}
 }

@@ -15,7 +15,7 @@ var (
 
 	gatewayStreams       = Families.Gauge("gateway_streams", "Requests under way through the gateway, by the front that they came through: ext_proc or proxy.", "via")
 	gatewayBookings      = Families.Gauge("gateway_bookings", "Of these, those that are booked on an engine.", "via")
-	gatewayRequests      = Families.Counter("gateway_requests_total", "Requests through the gateway by what became of them: booked, placed (without a body, so not booked) or unbooked (by load, as the ledger had no room) on an engine, else why not.", "outcome", "via")
+	gatewayRequests      = Families.Counter("gateway_requests_total", "Requests through the gateway by what became of them: booked, placed (without a body, so not booked) or unbooked (by load, as the ledger had no room) on an engine, reserved (for a later request), else why not.", "outcome", "via")
 	gatewayPickSeconds   = Families.Histogram("gateway_pick_seconds", "Time from the end of a request to the answer that names its engine, tokenizer and wait queue included.", "via")
 	gatewayTokenizing    = Families.Histogram("gateway_tokenizer_seconds", "Time that the tokenizer took for a request, failures included.", "via")
 	gatewayTokenFailures = Families.Counter("gateway_tokenizer_failures_total", "Requests whose tokens are not known, by why and by what became of them.", "reason", "action", "via")
@@ -49,11 +49,12 @@ const (
 	GatewayUnbooked                    // placed by load, because the ledger has no room
 	GatewayPath                        // 404 or 405 for the path
 	GatewayDenied                      // 401 or 403
+	GatewayReserved                    // 204: an engine is reserved for a later request
 	gatewayOutcomes
 )
 
 var gatewayOutcomeNames = [gatewayOutcomes]string{
-	"booked", "placed", "invalid", "unknown_model", "body_timeout", "too_large", "overloaded", "unavailable", "tokenizer", "failed", "gone", "protocol", "unbooked", "path", "denied",
+	"booked", "placed", "invalid", "unknown_model", "body_timeout", "too_large", "overloaded", "unavailable", "tokenizer", "failed", "gone", "protocol", "unbooked", "path", "denied", "reserved",
 }
 
 // PrefillSign is the sign by which the end of a prefill was noticed.

@@ -94,7 +94,13 @@ func chunks(pieces [][]byte, end bool, send func(piece []byte, end bool) error) 
 
 // immediate answers the client in the engine's place.
 func immediate(r gateway.Refusal) *extprocv3.ProcessingResponse {
-	set := []*corev3.HeaderValueOption{header("content-type", "application/json")}
+	var set []*corev3.HeaderValueOption
+	if r.Body != nil {
+		set = append(set, header("content-type", "application/json"))
+	}
+	for _, f := range r.Headers {
+		set = append(set, header(f.Name, f.Value))
+	}
 	if r.RetryAfter > 0 {
 		set = append(set, header("retry-after", strconv.Itoa(r.RetryAfter)))
 	}

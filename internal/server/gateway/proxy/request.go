@@ -245,8 +245,13 @@ func (e *exchange) refuse(p *gateway.Problem) {
 	r := e.Refuse(p)
 	e.line.refused(r.Status, r.Code)
 	h := e.w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Content-Length", strconv.Itoa(len(r.Body)))
+	if r.Body != nil {
+		h.Set("Content-Type", "application/json")
+		h.Set("Content-Length", strconv.Itoa(len(r.Body)))
+	}
+	for _, f := range r.Headers {
+		h.Set(f.Name, f.Value)
+	}
 	if r.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(r.RetryAfter))
 	}
