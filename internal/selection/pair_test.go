@@ -314,8 +314,9 @@ func requests(loads string) (sum int) {
 
 // TestPairFaults: whatever happens to a request for a pair, both of its sides are booked or none, and
 // in the end no load is left at any replica. Faults are callers that go away, also while they wait in
-// the queue, full queues, overloaded and missing workers, ids in use, the end of leases, lost calls,
-// and replicas between which messages are lost for a while.
+// the queue, full queues, overloaded and missing workers, ids in use, the end of leases, lost calls, lost
+// messages between replicas, and a replica that crashes. Calls for pairs, also those that take one over, are made at any
+// replica.
 func TestPairFaults(t *testing.T) {
 	for seed := range uint64(8) {
 		synctest.Test(t, func(t *testing.T) {
@@ -325,8 +326,12 @@ func TestPairFaults(t *testing.T) {
 			if seed%2 == 0 {
 				limits[1] = servicetest.Queueing(0.5)
 			}
-			worlds := []*servicetest.World{m.Start(t, "a", limits...), m.Start(t, "b", limits...)}
+			loses := rand.New(rand.NewPCG(seed, 8))
+			m.Loses = func() bool { return loses.IntN(10) == 0 }
+			worlds := []*servicetest.World{m.Start(t, "a", limits...), m.Start(t, "b", limits...), m.Start(t, "c", limits...)}
 			m.Connect(t, "a", "b")
+			m.Connect(t, "a", "c")
+			m.Connect(t, "b", "c")
 			put := func(w *servicetest.World, id uint64) {
 				of := catalog.RolePrefill
 				if id > 2 {
@@ -341,9 +346,18 @@ func TestPairFaults(t *testing.T) {
 			}
 			waiting, leave := context.WithCancel(t.Context())
 			var calls sync.WaitGroup
-			for range 150 {
-				w, id := worlds[rnd.IntN(2)], fmt.Sprint(rnd.IntN(10))
-				switch rnd.IntN(10) {
+			ids := make([]string, 10)
+			for i := range ids {
+				ids[i] = fmt.Sprint(i)
+			}
+			alive := worlds
+			for step := range 150 {
+				if step == 100 {
+					m.Crash("c") // and its callers with it
+					alive = worlds[:2]
+				}
+				w, id := alive[rnd.IntN(len(alive))], ids[rnd.IntN(len(ids))]
+				switch rnd.IntN(11) {
 				default:
 					req := askPair(id, servicetest.Prompt(uint32(100*rnd.IntN(4)), 1+rnd.IntN(60)), func(r *selection.PairRequest) {
 						r.Lease, r.Dialect = time.Duration(1+rnd.IntN(9))*time.Second, contract.Version(rnd.IntN(2))
@@ -387,6 +401,16 @@ func TestPairFaults(t *testing.T) {
 					_ = w.Free(id)
 				case 4:
 					_ = w.OutputBlock(id, nil)
+				case 10:
+					was := w.IsReserved(id)
+					if pair, err := w.TakeOver(id, time.Duration(1+rnd.IntN(9))*time.Second); err == nil {
+						ids = append(ids, pair.ID)
+						if w.IsReserved(id) {
+							t.Errorf("seed %d: %s is taken over, and still there", seed, id)
+						}
+					} else if was && contract.KindOf(err) != contract.NotFound {
+						t.Errorf("seed %d: %v", seed, err)
+					}
 				case 5:
 					time.Sleep(time.Duration(rnd.IntN(3000)) * time.Millisecond)
 				case 6:
@@ -400,8 +424,8 @@ func TestPairFaults(t *testing.T) {
 			}
 			leave()
 			calls.Wait()
-			time.Sleep(time.Minute) // beyond all leases, and what replicas wait longer
-			for _, w := range worlds {
+			time.Sleep(time.Minute)    // beyond all leases, and what replicas wait longer
+			for _, w := range worlds { // the crashed one, too, which has heard the others to the end
 				w.WantLoad("1/0: 0 0 0, 2/0: 0 0 0, 3/0: 0 0 0, 4/0: 0 0 0")
 			}
 		})

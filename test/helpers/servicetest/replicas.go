@@ -21,12 +21,15 @@ import (
 type Mesh struct {
 	// Delay is how long a message is on its way.
 	Delay time.Duration
+	// Loses, if not nil, reports whether a message is lost. It is called for one message at a time.
+	Loses func() bool
 
 	mu        sync.Mutex // guards the fields below
 	followers map[string]map[int]func(topic string, payload []byte)
 	next      int
 	replicas  map[string]*World // by host
 	silent    map[string]bool   // hosts that serve no snapshot
+	crashed   map[string]bool   // endpoints of replicas of which nothing is heard any more
 }
 
 // NewMesh returns a mesh without replicas.
@@ -35,6 +38,7 @@ func NewMesh() *Mesh {
 		followers: make(map[string]map[int]func(string, []byte)),
 		replicas:  make(map[string]*World),
 		silent:    make(map[string]bool),
+		crashed:   make(map[string]bool),
 	}
 }
 
@@ -76,6 +80,13 @@ func (m *Mesh) ServeSnapshot(name string, on bool) {
 	m.silent[name] = !on
 }
 
+// Crash makes nothing be heard of a replica any more: no message of it arrives, and it serves no snapshot.
+func (m *Mesh) Crash(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.silent[name], m.crashed[PeerEndpoint(name)] = true, true
+}
+
 // Pair starts two replicas without KV events that follow each other and have
 // worker 1. change is the second one's.
 func Pair(t testing.TB, change ...func(*node.Config)) (a, b *World) {
@@ -112,6 +123,9 @@ func (e endpointOf) Publish(topic string, payload []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, deliver := range e.followers[e.endpoint] {
+		if e.crashed[e.endpoint] || e.Loses != nil && e.Loses() {
+			continue
+		}
 		message := bytes.Clone(payload)
 		if e.Delay > 0 {
 			time.AfterFunc(e.Delay, func() { deliver(topic, message) })
