@@ -51,11 +51,11 @@ func prefersReservation(value string) bool {
 }
 
 // follows returns the name of what has been reserved for the request; "": nothing.
-func (v *reservation) follows() string {
-	if v.id == "" && v.pin != "" {
-		return cmp.Or(strings.TrimSuffix(v.requestID, prefillEnd), v.pin)
+func (r *reservation) follows() string {
+	if r.id == "" && r.pin != "" {
+		return cmp.Or(strings.TrimSuffix(r.requestID, prefillEnd), r.pin)
 	}
-	return v.id
+	return r.id
 }
 
 // readReservation reads what is to be reserved for a later request, or has been for this one.
