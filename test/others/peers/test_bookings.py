@@ -6,7 +6,7 @@ import threading
 import pytest
 import zmq
 from ports import free_ports
-from programs import Http, endpoint
+from programs import Http, Ours, endpoint
 from replicas import Scope, Selection, Slots, connect, shared_scope, understand
 
 PROMPT = [101, -22, 303]  # sequence hashes, signed as JSON has them
@@ -250,4 +250,41 @@ def test_a_killed_replica_comes_back_warm(mixed):
         assert first.complete(scope, number).status == 200
         assert first.free(scope, number).status == 200
     for replica in (first, second):
+        replica.shows(scope, {})
+
+
+def test_a_pair_is_two_bookings_to_a_peer(mesh):
+    """The sides of a pair have a key more on the wire, which Dynamo does not know."""
+    first, second, peer = mesh.replicas
+    if mesh.mode != "selection" or not isinstance(first.system, Ours):
+        pytest.skip("only our selection service books pairs")
+    scope = mesh.scope(ranks=1)
+    for ours in (first, second):
+        for worker, role in zip(scope.workers, ("prefill", "decode"), strict=True):
+            ours.program.call("PATCH", f"/workers/{worker}", {"role": role})
+    sides = {(0, 0): (48, 3, 1), (1, 0): (0, 3, 1)}
+
+    def book(name):
+        allowed = {side: {"allowed_worker_ids": scope.workers} for side in ("prefill", "decode")}
+        body = first.scoped(scope, token_ids=list(range(48))) | allowed | {first.system.booking: scope.booking(name)}
+        assert first.program.call("POST", "/select_pair", body)["reason"] == "pair"
+        for replica in mesh.replicas:
+            replica.shows(scope, sides)
+
+    book("a")
+    assert second.complete(scope, "a").status == 200
+    for replica in mesh.replicas:
+        replica.shows(scope, {(1, 0): (0, 3, 1)})
+    assert first.free(scope, "a").status == 200
+    for replica in mesh.replicas:
+        replica.shows(scope, {})
+
+    book("b")
+    assert peer.free(scope, "b").status == 404, "a peer knows no pair"
+    assert peer.complete(scope, "b.prefill").status == 200
+    for replica in mesh.replicas:
+        replica.shows(scope, {(0, 0): (0, 3, 1), (1, 0): (0, 3, 1)})
+    for side in ("b.prefill", "b.decode"):
+        assert peer.free(scope, side).status == 200
+    for replica in mesh.replicas:
         replica.shows(scope, {})
