@@ -162,12 +162,11 @@ func (p *prefillSide) free(v *reservations.View, class *admission.Class) []catal
 // score scores ranks that may prefill, and returns the groups from which one may be chosen.
 func (p *prefillSide) score(ranks []catalog.Entry, v *reservations.View) []linkedRanks {
 	c, only := &p.choice, -1
-	switch i, warmed := c.pickToWarm(ranks, v); {
-	case c.ByLoad:
+	if c.ByLoad {
 		c.pickLeastLoaded(ranks, v)
-	case warmed:
+	} else if i, warmed := c.pickToWarm(ranks, v); warmed {
 		only = i
-	default:
+	} else {
 		c.score(ranks, v)
 		if c.hasTarget() {
 			if i, ok := c.pickForTarget(ranks); ok && c.target.Holding == 0 {
@@ -336,6 +335,8 @@ func (a *attempt) chooseTwo(ranks []catalog.Entry, v *reservations.View) (done b
 	}
 	if home := c.keepHome(ranks, i); linkedOf(ranks[home].Worker) == linkedOf(ranks[i].Worker) && p.tells(ranks[home].Worker) == best.told {
 		i = home
+	} else {
+		a.session.kept.turn = counts.TurnFiltered // home cannot decode what the other rank prefills
 	}
 	j = first.leastLoaded(prefillers, j)
 	if !c.takes(ranks[i]) || !first.takes(prefillers[j]) {
