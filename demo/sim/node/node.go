@@ -140,10 +140,7 @@ func (n *Node) Generate(r simapi.GenerateRequest) (<-chan simapi.Step, error) {
 	}
 	now := n.modelNowLocked()
 	n.advanceLocked(now)
-	err := n.eng.Submit(now, engine.Request{
-		ID: r.RequestID, Prompt: r.TokenIDs, Output: r.OutputTokenIDs, Keys: engine.Keys{LoRA: r.LoRA, Salt: r.Salt},
-	})
-	if err != nil {
+	if err := n.eng.Submit(now, asRequest(r)); err != nil {
 		return nil, err
 	}
 	// First token, done, an error, and one per block that the answer can fill, or per token.
@@ -199,6 +196,20 @@ func (n *Node) Cached(prompt []uint32) int {
 	defer n.mu.Unlock()
 	n.advanceLocked(n.modelNowLocked())
 	return n.eng.Cached(engine.Keys{}, prompt)
+}
+
+// FirstTokenBy returns how long a request would wait for its first token, in model time, if it came now and no other after it,
+// and false if that is longer than within.
+func (n *Node) FirstTokenBy(r simapi.GenerateRequest, within time.Duration) (time.Duration, bool, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := n.modelNowLocked()
+	n.advanceLocked(now)
+	return n.eng.FirstTokenBy(now, asRequest(r), within)
+}
+
+func asRequest(r simapi.GenerateRequest) engine.Request {
+	return engine.Request{ID: r.RequestID, Prompt: r.TokenIDs, Output: r.OutputTokenIDs, Keys: engine.Keys{LoRA: r.LoRA, Salt: r.Salt}}
 }
 
 // Usage is what an engine has to do.
@@ -275,7 +286,7 @@ func (n *Node) tellLocked(u engine.Update) {
 	case engine.OutputBlock:
 		s.Event = simapi.EventBlock
 	case engine.Done:
-		s.Event = simapi.EventDone
+		s.Event, s.EngineMS = simapi.EventDone, millis(u.Engine)
 	}
 	steps <- s
 	if u.Kind == engine.Done {

@@ -97,7 +97,7 @@ func TestSpeedup(t *testing.T) {
 		want := []seen{
 			{10 * time.Millisecond, simapi.Step{Event: simapi.EventFirstToken, OutputTokens: 1, TTFTMS: 100}, 1},
 			{30 * time.Millisecond, simapi.Step{Event: simapi.EventBlock, OutputTokens: 3}, 2},
-			{40 * time.Millisecond, simapi.Step{Event: simapi.EventDone, OutputTokens: 4}, 2},
+			{40 * time.Millisecond, simapi.Step{Event: simapi.EventDone, OutputTokens: 4, EngineMS: 100}, 2},
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("steps (-want +got):\n%s", diff)

@@ -38,6 +38,7 @@ type Step struct {
 	CachedTokens int     `json:"cached_tokens,omitempty"` // first_token: prompt tokens found in the cache
 	QueueMS      float64 `json:"queue_ms,omitempty"`      // first_token: arrival to start of prefill
 	TTFTMS       float64 `json:"ttft_ms,omitempty"`       // first_token: arrival to first token
+	EngineMS     float64 `json:"engine_ms,omitempty"`     // done: the engine's time that the request took, its part of each step
 	Error        string  `json:"error,omitempty"`
 }
 

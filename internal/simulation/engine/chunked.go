@@ -27,14 +27,19 @@ type chunked struct {
 	context int // tokens of the answers' prompts, and their own output except the last token of each
 	running bool
 	began   time.Duration
+	whole   work // what the step takes
 	end     work
-	took    work // by the step that runs
 }
 
 type prefill struct {
 	*job
 	at    int // prompt tokens computed or cached
 	chunk int // prompt tokens of the current step
+}
+
+// pairs is the number of pairs of a token of the chunk and a token before it.
+func (p *prefill) pairs() float64 {
+	return float64(p.chunk) * (float64(p.at) + float64(p.chunk)/2)
 }
 
 type answer struct {
@@ -57,8 +62,8 @@ func (c *chunked) begin() []Update {
 	}
 	ups := c.admit()
 	prompt, pairs := c.chunks()
-	c.took = stepTime(prompt, pairs, len(c.answers), c.context)
-	c.end = e.clock.workAt(c.began) + c.took
+	c.whole = stepTime(prompt, pairs, len(c.answers), c.context)
+	c.end = e.clock.workAt(c.began) + c.whole
 	c.running = true
 	return ups
 }
@@ -90,17 +95,52 @@ func (c *chunked) chunks() (tokens int, pairs float64) {
 		p.chunk = max(0, min(room, len(p.Prompt)-p.at))
 		room -= p.chunk
 		tokens += p.chunk
-		pairs += float64(p.chunk) * (float64(p.at) + float64(p.chunk)/2)
+		pairs += p.pairs()
 	}
 	return tokens, pairs
+}
+
+func (c *chunked) fork(e *Engine, f forked) scheduler {
+	copied := *c
+	copied.e, copied.prefill, copied.answers = e, make([]*prefill, len(c.prefill)), make([]*answer, len(c.answers))
+	for i, p := range c.prefill {
+		copied.prefill[i] = &prefill{f.job(p.job), p.at, p.chunk}
+	}
+	for i, a := range c.answers {
+		copied.answers[i] = &answer{f.job(a.job), a.visible}
+	}
+	return &copied
 }
 
 func (c *chunked) next() (work, bool) { return c.end, c.running }
 
 func (c *chunked) step() []Update {
 	c.running = false
-	c.e.totals.Work += time.Duration(float64(c.e.now-c.began) * float64(c.took-stepFixed) / float64(c.took))
+	c.e.totals.Work += time.Duration(float64(c.e.now-c.began) * float64(c.whole-stepFixed) / float64(c.whole))
+	c.charge()
 	return append(c.decode(), c.advance()...)
+}
+
+// charge divides the time of the step: each request takes what it adds to it, and an equal part of what any step takes.
+func (c *chunked) charge() {
+	took, requests := float64(c.e.now-c.began), len(c.answers)
+	for _, p := range c.prefill {
+		if p.chunk > 0 {
+			requests++
+		}
+	}
+	any := stepTime(0, 0, 0, 0)
+	part := func(of work) time.Duration {
+		return time.Duration(took * (float64(of-any) + float64(any)/float64(requests)) / float64(c.whole))
+	}
+	for _, p := range c.prefill {
+		if p.chunk > 0 {
+			p.took += part(stepTime(p.chunk, p.pairs(), 0, 0))
+		}
+	}
+	for _, a := range c.answers {
+		a.took += part(stepTime(0, 0, 1, len(a.Prompt)+a.made-1))
+	}
 }
 
 // decode gives each answer its token.

@@ -73,6 +73,7 @@ type Update struct {
 	Queued  time.Duration // from arrival to the start of prefill
 	TTFT    time.Duration // from arrival to the first token
 	Tokens  int           // output tokens so far
+	Engine  time.Duration // Done: the engine's time that the request took, its part of each step
 	Events  []Event       // changes of the cache made by this step
 }
 
@@ -98,7 +99,8 @@ type job struct {
 	started time.Duration // when it left the queue
 	first   time.Duration // when the first token came
 	cached  int
-	made    int // output tokens so far
+	took    time.Duration // of the engine's time
+	made    int           // output tokens so far
 	text    []uint32
 	lease   *Lease
 }
@@ -115,6 +117,8 @@ type scheduler interface {
 	// prefilling and decoding count requests that have left the queue.
 	prefilling() int
 	decoding() int
+	// fork returns the same for an engine that goes its own way.
+	fork(e *Engine, f forked) scheduler
 }
 
 // Engine is the model of one engine. The zero value is not usable; see New.
@@ -265,7 +269,7 @@ func (e *Engine) progress(j *job) Update {
 	j.lease.Commit(j.text[:len(j.Prompt)+j.made-1])
 	u := Update{At: e.now, Request: j.ID, Kind: OutputBlock, Tokens: j.made}
 	if j.made == len(j.Output) {
-		u.Kind = Done
+		u.Kind, u.Engine = Done, j.took
 		j.lease.Release()
 		e.totals.Requests++
 		e.totals.OutputTokens += j.made

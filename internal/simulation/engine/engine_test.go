@@ -313,3 +313,29 @@ func TestStepsDoNotMatter(t *testing.T) {
 		}
 	}
 }
+
+// TestEngineTime proves that the requests of an engine in chunks took all of its time together, each for what it added: a long
+// prompt more than a short one, and an engine of half the speed twice as much.
+func TestEngineTime(t *testing.T) {
+	for _, speed := range []float64{1, 0.5} {
+		e := New(Config{BlockSize: 16, CacheBlocks: 4096, PrefillRate: 1, DecodeRate: 1, Chunked: true, Speed: speed})
+		for i, n := range []int{10_000, 100, 3000} {
+			submit(t, e, 0, fmt.Sprint(i), tokens(i<<20, n), tokens(i<<10, 5))
+		}
+		var end time.Duration
+		took := map[string]time.Duration{}
+		for _, u := range e.Advance(time.Hour) {
+			if u.Kind == Done && u.Request != "" {
+				took[u.Request] = u.Engine
+				end = u.At
+			}
+		}
+		all := took["0"] + took["1"] + took["2"]
+		if off := all - end; off < -10 || off > 10 { // ns
+			t.Errorf("speed %g: %v of %v", speed, all, end)
+		}
+		if alone := time.Duration(float64(stepTime(10_000, 5e7, 0, 0)) / speed); took["0"] < alone || took["0"] > alone+alone/10 || took["1"] > took["2"]/5 {
+			t.Errorf("speed %g: %v", speed, took)
+		}
+	}
+}

@@ -35,6 +35,18 @@ func (s *serial) begin() []Update {
 	return []Update{{At: j.started, Events: e.cache.TakeEvents()}}
 }
 
+func (s *serial) fork(e *Engine, f forked) scheduler {
+	same := func(d *decode) *decode { return &decode{f.job(d.job), d.since, d.next, d.order} }
+	copied := &serial{e: e, orders: s.orders}
+	if s.prefill != nil {
+		copied.prefill = same(s.prefill)
+	}
+	for _, d := range s.running {
+		copied.running = append(copied.running, same(d)) // a heap in the same order
+	}
+	return copied
+}
+
 func (s *serial) next() (work, bool) {
 	if d := s.first(); d != nil {
 		return d.next, true
@@ -54,7 +66,8 @@ func (s *serial) step() []Update {
 	d := s.first()
 	if d == s.prefill {
 		s.prefill = nil
-		s.e.totals.PrefillBusy += s.e.now - d.started
+		d.took = s.e.now - d.started // decoding slows nobody down
+		s.e.totals.PrefillBusy += d.took
 		d.since = d.next
 		u := s.e.firstToken(d.job)
 		s.schedule(d)
