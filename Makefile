@@ -351,6 +351,10 @@ compare-gateways: build setup ## beside SMG and vllm-router on the same engines 
 compare-policies: setup ## rules of placement, ours and those of other gateways, in model time (ARGS)
 	GO='$(GO)' scripts/compare-policies.sh $(ARGS)
 
+.PHONY: compare-targets
+compare-targets: setup ## first tokens in time, by our targets and by other rules, in model time (ARGS)
+	GO='$(GO)' scripts/compare-policies.sh --targets $(ARGS)
+
 .PHONY: traces-agents
 traces-agents: ## a trace of agents that write code into bin/agents-SEED.jsonl (SEED, SESSIONS)
 	scripts/traces-agents.sh

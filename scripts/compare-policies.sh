@@ -2,9 +2,15 @@
 # Plays rules of placement, ours and those of other gateways, in model time (test/others/policies), and prints the tables of
 # docs/figures/policies-compared.md. Arguments: -rules A,B and -workloads A,B choose some, -seed 11 is the first of three seeds,
 # -requests 5000 the length of a play, -mooncake FILE and -agentic FILE add traces. -results FILE keeps the figures of each play,
-# and what the file has is not played again.
+# and what the file has is not played again. --targets, first, plays requests with targets instead, and prints the table of
+# docs/figures/targets-compared.md; -seeds 1 is then the number of seeds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+play=TestWhole
+if [[ ${1:-} == --targets ]]; then
+	play=TestTargetsWhole
+	shift
+fi
 ${GO:-go} test -c -o bin/policies-compared ./test/others/policies
 # Most of the garbage is short-lived, and two plays at a time need little memory.
-GOGC=${GOGC:-400} exec bin/policies-compared -test.run '^TestWhole$' -test.timeout 0 -whole "$@"
+GOGC=${GOGC:-400} exec bin/policies-compared -test.run "^$play\$" -test.timeout 0 -whole "$@"

@@ -28,15 +28,39 @@ type Fleet struct {
 	CacheBlocks int       // of each engine
 }
 
+// nodes returns the engines, each of which gives its events to what takes them, if anything listens.
+func (f Fleet) nodes(t *testing.T, events []*servicetest.Engine, listens bool) (nodes []*node.Node) {
+	for i := range f.Speeds {
+		n, err := node.New(node.Options{
+			Engine:  engine.Config{BlockSize: blockSize, CacheBlocks: f.CacheBlocks, PrefillRate: 12_000, DecodeRate: 50, Chunked: true, Speed: f.Speeds[i]},
+			Speedup: 1, NewSeed: func() uint64 { return uint64(i + 1) },
+			Publisher: func() (node.Publisher, error) {
+				if !listens {
+					return nil, nil
+				}
+				return servicetest.Publisher{To: events[i]}, nil
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodes = append(nodes, n)
+	}
+	return nodes
+}
+
 // Rule places requests. Its methods are called one at a time.
 type Rule interface {
-	// Place returns the index of the engine for a request.
+	// Place returns the index of the engine for a request, or refusedRequest.
 	Place(r *Request) int
 	// What a gateway sees of an answer: its first token, each block of output, its end.
 	Prefilled(r *Request)
 	Block(r *Request)
 	Ended(r *Request)
 }
+
+// refusedRequest stands for the engine of a request that is refused.
+const refusedRequest = -1
 
 // Request is a request under way.
 type Request struct {
@@ -45,6 +69,7 @@ type Request struct {
 	Blocks   []uint64 // sequence hashes of the prompt's blocks; nil for a rule that listens to events
 	Cached   []int    // leading tokens of the prompt in each engine's cache; 0 for a rule that listens to events
 	Asked    time.Time
+	Target   time.Duration // within which its first token is wanted; 0: no matter when
 	engine   int
 	uncached int // tokens that its engine had to compute, as they were known at its choice
 }
@@ -58,6 +83,11 @@ type Outcome struct {
 	HitRate float64   // share of the prompts' tokens that the engines found in their caches
 	Work    float64   // share of the engines' time that was work, see engine.Totals
 	Placed  []int     // requests of each engine
+	Seconds float64   // of the time that counts
+	Refused int       // requests that were refused
+	// Servable is how many of these would have got their first token within the target on one of the engines, as they really
+	// were, if no other request had come.
+	Servable int
 }
 
 // world is a play under way.
@@ -65,6 +95,8 @@ type world struct {
 	t        *testing.T
 	fleet    Fleet
 	requests []workload.Request
+	before   int // of the requests: the first ones, which precede the play
+	target   time.Duration
 	nodes    []*node.Node
 	events   []*servicetest.Engine // what takes the events of each engine; nil: nobody listens
 	board    *Board
@@ -84,8 +116,14 @@ type world struct {
 
 // Play plays requests in a closed loop by a rule.
 func Play(t *testing.T, f Fleet, requests []workload.Request, start func(w *world) Rule) Outcome {
+	return PlayFor(t, f, requests, 0, 0, start)
+}
+
+// PlayFor is Play where each request wants its first token within a target. One that is refused is answered elsewhere, at the pace
+// of a single engine that has nothing else to do. The first requests, so many, only precede the play.
+func PlayFor(t *testing.T, f Fleet, requests []workload.Request, before int, target time.Duration, start func(w *world) Rule) Outcome {
 	w := &world{
-		fleet: f, requests: requests, events: make([]*servicetest.Engine, len(f.Speeds)),
+		fleet: f, requests: requests, before: before, target: target, events: make([]*servicetest.Engine, len(f.Speeds)),
 		began: make(map[string]time.Time), ended: make(map[string]time.Time),
 	}
 	w.outcome.Placed = make([]int, len(f.Speeds))
@@ -97,21 +135,8 @@ func Play(t *testing.T, f Fleet, requests []workload.Request, start func(w *worl
 		defer cancel()
 		w.board = newBoard(len(f.Speeds))
 		w.rule = start(w)
-		for i := range f.Speeds {
-			n, err := node.New(node.Options{
-				Engine:  engine.Config{BlockSize: blockSize, CacheBlocks: f.CacheBlocks, PrefillRate: 12_000, DecodeRate: 50, Chunked: true, Speed: f.Speeds[i]},
-				Speedup: 1, NewSeed: func() uint64 { return uint64(i + 1) },
-				Publisher: func() (node.Publisher, error) {
-					if !w.listens() {
-						return nil, nil
-					}
-					return servicetest.Publisher{To: w.events[i]}, nil
-				},
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			w.nodes = append(w.nodes, n)
+		w.nodes = f.nodes(t, w.events, w.listens())
+		for _, n := range w.nodes {
 			running.Go(func() { _ = n.Run(ctx) })
 		}
 		synctest.Wait()
@@ -128,7 +153,12 @@ func (w *world) run() {
 			last = max(last, r.At)
 		}
 	}
-	w.from, w.until = begin.Add(last/4), begin.Add(last)
+	first := time.Duration(0)
+	if w.before > 0 {
+		first = w.requests[w.before].At
+	}
+	w.from, w.until = begin.Add(first+(last-first)/4), begin.Add(last)
+	w.outcome.Seconds = w.until.Sub(w.from).Seconds()
 	w.answered = make([]chan struct{}, len(w.requests))
 	for i := range w.answered {
 		w.answered[i] = make(chan struct{})
@@ -147,7 +177,7 @@ func (w *world) run() {
 				time.Sleep(r.Pause)
 			}
 			w.settle(r)
-			w.play(&Request{Request: r, Name: fmt.Sprint(r.ID), Asked: time.Now()})
+			w.play(&Request{Request: r, Name: fmt.Sprint(r.ID), Asked: time.Now(), Target: w.target})
 		})
 	}
 	time.Sleep(time.Until(w.from))
@@ -192,7 +222,14 @@ func (w *world) play(r *Request) {
 	if counts && r.Session != "" && (len(r.After) == 0 || w.requests[r.After[0]-1].Session != r.Session) {
 		w.began[r.Session] = r.Asked
 	}
-	r.engine = w.rule.Place(r)
+	if r.engine = w.rule.Place(r); r.engine == refusedRequest {
+		if counts {
+			w.judge(r)
+		}
+		w.mu.Unlock()
+		w.elsewhere(r)
+		return
+	}
 	r.uncached = len(r.Prompt) - r.Cached[r.engine]
 	w.board.placed(r)
 	w.outcome.Placed[r.engine]++
@@ -228,6 +265,32 @@ func (w *world) play(r *Request) {
 			w.t.Error(s.Error)
 		}
 		w.mu.Unlock()
+	}
+}
+
+// judge counts a refused request, and whether an engine would have served it in time if no other request had come. It needs w.mu.
+func (w *world) judge(r *Request) {
+	w.outcome.Refused++
+	for _, n := range w.nodes {
+		_, servable, err := n.FirstTokenBy(simapi.GenerateRequest{RequestID: r.Name, TokenIDs: r.Prompt, OutputTokenIDs: r.Output}, r.Target)
+		if err != nil {
+			w.t.Error(err)
+		}
+		if servable {
+			w.outcome.Servable++
+			return
+		}
+	}
+}
+
+// elsewhere awaits the answer of a refused request.
+func (w *world) elsewhere(r *Request) {
+	time.Sleep(time.Duration(len(r.Output)) * 20 * time.Millisecond)
+	w.settle(r.Request)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if r.Session != "" {
+		w.ended[r.Session] = time.Now()
 	}
 }
 

@@ -19,7 +19,8 @@ var (
 	onlyRules = flag.String("rules", "", "of these rules (a list)")
 	onlyLoads = flag.String("workloads", "", "of these workloads (a list of chats, agents, mooncake, agentic)")
 	firstSeed = flag.Uint64("seed", 11, "first of the three seeds; rules are tuned on seeds below 11")
-	length    = flag.Int("requests", 5000, "of a play; with much fewer, sessions begin within a shorter time than they last")
+	seeds     = flag.Uint64("seeds", 1, "number of seeds of the plays with targets")
+	requested = flag.Int("requests", 5000, "of a play; with much fewer, sessions begin within a shorter time than they last")
 	mooncake  = flag.String("mooncake", "", "file with Mooncake's conversation trace")
 	results   = flag.String("results", "", "file for the figures of plays, one a line; those that it has are not played again")
 	agentic   = flag.String("agentic", "", "file with a trace of agents, see make traces-agents")
@@ -90,7 +91,7 @@ func TestWhole(t *testing.T) {
 // playFleet plays a seed of a workload on a fleet by all contestants, at all loads, but for what has been played.
 func playFleet(t *testing.T, l load, seed int, f Fleet, played *resultsFile) {
 	f.CacheBlocks = l.blocks
-	c := cell{Workload: l.name, Requests: *length, Seed: *firstSeed + uint64(seed), Fleet: f.Name}
+	c := cell{Workload: l.name, Requests: *requested, Seed: *firstSeed + uint64(seed), Fleet: f.Name}
 	most, known := played.get(c)
 	if !known {
 		most.Rate = capacity(t, f, l.seeds[seed])
@@ -137,7 +138,7 @@ func printTables(all []load, played *resultsFile) {
 	printLoads(all, played)
 	for _, l := range all {
 		mean := func(c cell) figures {
-			c.Workload, c.Requests = l.name, *length
+			c.Workload, c.Requests = l.name, *requested
 			return played.mean(c, *firstSeed, len(l.seeds))
 		}
 		for _, m := range measures {
@@ -170,7 +171,7 @@ func printLoads(all []load, played *resultsFile) {
 	for _, l := range all {
 		fmt.Printf("| %s", l.name)
 		for _, f := range fleets {
-			c := cell{Workload: l.name, Requests: *length, Fleet: f.Name}
+			c := cell{Workload: l.name, Requests: *requested, Fleet: f.Name}
 			most := played.mean(c, *firstSeed, len(l.seeds)).Rate
 			c.Rule = rules[0].name
 			for _, c.Load = range loads {
@@ -288,13 +289,13 @@ func workloads(t *testing.T) (all []load) {
 	if asked("chats") {
 		chats := load{name: "Chats", blocks: 8192}
 		for seed := range uint64(3) {
-			chats.seeds = append(chats.seeds, workload.DefaultChats().Generate(*firstSeed+seed, *length))
+			chats.seeds = append(chats.seeds, workload.DefaultChats().Generate(*firstSeed+seed, *requested))
 		}
 		all = append(all, chats)
 	}
 	if asked("agents") {
 		for seed := *firstSeed; seed < *firstSeed+3; seed++ {
-			requests := workload.DefaultAgents().Generate(seed, *length)
+			requests := workload.DefaultAgents().Generate(seed, *requested)
 			all = append(all, load{fmt.Sprintf("Agents, seed %d", seed), [][]workload.Request{requests}, 8192})
 		}
 	}
@@ -314,7 +315,7 @@ func read(t *testing.T, file string) []workload.Request {
 		t.Fatal(err)
 	}
 	defer func() { _ = f.Close() }()
-	requests, err := workload.ReadTrace(f, *length)
+	requests, err := workload.ReadTrace(f, *requested)
 	if err != nil {
 		t.Fatal(err)
 	}

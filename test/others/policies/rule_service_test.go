@@ -6,6 +6,7 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
@@ -22,6 +23,11 @@ func withSessions(w *world) Rule {
 
 func withGroups(w *world) Rule {
 	return drawing("predicted-ttft", 1, ours{named: true, mode: selection.LooseSessions, groups: true})(w)
+}
+
+// withTargets is predicted-ttft with requests that say their target. What cannot hold it is refused, or placed.
+func withTargets(refuse bool) func(*world) Rule {
+	return drawing("predicted-ttft", 1, ours{targets: true, refuse: refuse})
 }
 
 func drawing(policy string, seed uint64, o ours) func(*world) Rule {
@@ -47,17 +53,32 @@ type ours struct {
 	named  bool // requests name their sessions
 	mode   selection.SessionMode
 	groups bool
+
+	targets, refuse bool // requests say their target, and want to be refused if it cannot be held
 }
 
-func (o ours) Place(r *Request) int {
-	ask := selection.SelectRequest{
+// ask is the request as it is asked for.
+func (o ours) ask(r *Request) *selection.SelectRequest {
+	ask := &selection.SelectRequest{
 		Scope: servicetest.Scope, ReservationID: &r.Name, Prompt: selection.Prompt{TokenIDs: r.Prompt, HasTokenIDs: true},
 	}
 	if o.named {
 		ask.Session, ask.Parent, ask.SessionMode, ask.Groups, ask.OfAgent = r.Session, r.Parent, o.mode, o.groups, r.Parent != ""
 	}
-	sel, err := o.Select(context.Background(), &ask, true)
-	if err != nil {
+	if o.targets {
+		ask.TTFTTarget, ask.RefuseOnMiss = r.Target, o.refuse
+	}
+	return ask
+}
+
+func (o ours) Place(r *Request) int { return o.book(o.ask(r)) }
+
+func (o ours) book(ask *selection.SelectRequest) int {
+	sel, err := o.Select(context.Background(), ask, true)
+	switch {
+	case contract.KindOf(err) == contract.TargetMissed:
+		return refusedRequest
+	case err != nil:
 		o.T.Fatal(err)
 	}
 	return int(sel.Rank.Worker)
