@@ -106,7 +106,8 @@ func (c *choice) predictable() string {
 
 // pickForTarget chooses among the scored ranks for a request that has a target: of those that are predicted to hold it, with
 // nine of ten such predictions, the one with the least cost; without any, the one with the least predicted time to first token.
-// ok is false if the target has no effect on the choice.
+// The request is not refused if a rank is predicted to hold the target without that margin: most of these are in time. ok is
+// false if the target has no effect on the choice.
 func (c *choice) pickForTarget(ranks []catalog.Entry) (i int, ok bool) {
 	c.target = &TargetEffect{OnlyQueued: c.predictable()}
 	if c.target.OnlyQueued != "" {
@@ -114,11 +115,15 @@ func (c *choice) pickForTarget(ranks []catalog.Entry) (i int, ok bool) {
 	}
 	l, within := c.scope.rules.Policies.Learner, c.wanted()
 	c.holding, c.times = c.holding[:0], c.times[:0]
+	mayHold := false
 	for i, e := range ranks {
 		first, holds := c.expected(i), 0
-		if likely := first * l.Margin(e.Slot, e.Rank); c.candidates[i].Known && likely <= within.on(e, l) {
-			holds = 1
-			c.target.Holding++
+		if left := within.on(e, l); c.candidates[i].Known {
+			mayHold = mayHold || first <= left
+			if first*l.Margin(e.Slot, e.Rank) <= left {
+				holds = 1
+				c.target.Holding++
+			}
 		}
 		c.holding, c.times = append(c.holding, holds), append(c.times, first)
 	}
@@ -127,7 +132,7 @@ func (c *choice) pickForTarget(ranks []catalog.Entry) (i int, ok bool) {
 		return i, true
 	}
 	i = selector.Pick(c.times, 0, c.api.random)
-	c.target.Refused = c.RefuseOnMiss && !c.Advisory && !c.ExplainOnly && !railed(l, ranks)
+	c.target.Refused = c.RefuseOnMiss && !mayHold && !c.Advisory && !c.ExplainOnly && !railed(l, ranks)
 	return i, true
 }
 

@@ -84,6 +84,40 @@ func TestTargetChoosesAndRefuses(t *testing.T) {
 	})
 }
 
+// TestRefusedWithoutMargin: what is predicted to hold its target, but not with the margin for nine of ten, is placed.
+func TestRefusedWithoutMargin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := predicting(t, 1)
+		rnd := rand.New(rand.NewPCG(1, 46))
+		for i := range 400 {
+			engine := targetEngine
+			engine.Base *= 0.7 + 0.6*rnd.Float64()
+			engine.PerToken *= 0.7 + 0.6*rnd.Float64()
+			run(w, t, fmt.Sprint("r", i), 100+i*17%4000, engine)
+		}
+		time.Sleep(2 * time.Second)
+		prompt := servicetest.Prompt(1<<30, 2000)
+		x, err := w.Explain(context.Background(), servicetest.Ask(prompt))
+		if err != nil {
+			t.Fatal(err)
+		}
+		predicted, margin := x.Candidates[0].TTFT(), learned(w, t).Calibration.Q90
+		if margin < 1.1 {
+			t.Fatalf("the margin is %g", margin)
+		}
+		for _, tt := range []struct {
+			of      float64 // the target, by the prediction
+			refused bool
+		}{{1.05 * margin, false}, {0.95 * margin, false}, {1.02, false}, {0.98, true}} {
+			req := servicetest.Ask(prompt)
+			req.TTFTTarget, req.RefuseOnMiss = time.Duration(tt.of*predicted*float64(time.Second)), true
+			if _, err := w.Select(context.Background(), req, false); (contract.KindOf(err) == contract.TargetMissed) != tt.refused {
+				t.Errorf("a target of %.2f of the prediction, whose margin is %.2f: %v", tt.of, margin, err)
+			}
+		}
+	})
+}
+
 // TestTargetsWithoutPredictions: nothing is refused where nothing predicts, before 200 first tokens, and while a guard rail of
 // the scope or of all its ranks is engaged.
 func TestTargetsWithoutPredictions(t *testing.T) {
