@@ -127,7 +127,7 @@ func hostileService(t *testing.T, kind string) string {
 
 // commandLines has a line or more for each command that asks a service.
 var commandLines = map[string][]string{
-	"status": {""}, "top": {"", "--once"}, "top tenants": {""}, "top programs": {""}, "workers": {""}, "workers list": {""}, "workers get": {"1"}, "workers describe": {"1"}, "workers add": {"-f FILE"},
+	"status": {""}, "top": {"", "--once"}, "top tenants": {"", "--once"}, "top programs": {"", "--once"}, "workers": {""}, "workers list": {""}, "workers get": {"1"}, "workers describe": {"1"}, "workers add": {"-f FILE"},
 	"workers drain": {"1"}, "workers undrain": {"1"}, "workers rm": {"1"}, "workers apply": {"-f FILE", "-f FILE --dry-run"}, "overlap": {"-t 1", "--text x"},
 	"explain": {"-t 1", "--message x"}, "decisions": {"", "-f"}, "sessions": {""}, "replicas": {""}, "prefixes": {""}, "doctor": {"", "--all"}, "thresholds": {""},
 	"thresholds set": {"m --decode-blocks 0.9"}, "thresholds unset": {"m"}, "dump": {""}, "bench": {"--for 20ms", "--for 20ms --hdr"},
@@ -145,7 +145,7 @@ func TestTerminal(t *testing.T) {
 	var commands []string
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {
-		if cmd.RunE != nil && cmd.Annotations[offline] == "" && (len(cmd.Commands()) == 0 || cmd.Name() == "workers" || cmd.Name() == "thresholds") {
+		if cmd.RunE != nil && cmd.Annotations[offline] == "" && (len(cmd.Commands()) == 0 || slices.Contains([]string{"workers", "thresholds", "top"}, cmd.Name())) {
 			commands = append(commands, strings.TrimPrefix(cmd.CommandPath(), "selectctl "))
 		}
 		for _, sub := range cmd.Commands() {
@@ -177,7 +177,7 @@ func TestTerminal(t *testing.T) {
 							defer stop()
 							var out, errs bytes.Buffer
 							shown := writerFunc(func(p []byte) (int, error) {
-								if strings.Contains(line, "--watch") || strings.Contains(line, " -f -o") || command == "top" && arguments == "" {
+								if strings.Contains(line, "--watch") || strings.Contains(line, " -f -o") || strings.HasPrefix(command, "top") && arguments == "" {
 									defer stop() // it is shown, and would be for ever
 								}
 								return out.Write(p)
