@@ -394,9 +394,12 @@ func (r *idempotencyRecord) ReservationFreed() { r.promise.Load().ended(true) }
 func (r *idempotencyRecord) ReservationEnded() {
 	r.promise.Load().ended(false)
 	r.answers.end(r)
+	ends := r.claim == nil || r.claim.Current() // else the session has been bound to another rank since
 	r.claim.Release()
 	r.running.End()
-	r.last.end()
+	if ends {
+		r.last.end()
+	}
 	r.lease.End()
 	r.charge.end()
 }

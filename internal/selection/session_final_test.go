@@ -28,17 +28,26 @@ func groupName(parent string) string {
 
 // TestFinalAgainstNaive plays random histories of sessions that start each other, hard and soft: what is bound after each step
 // is what a naive table has. The last request of a session ends it and the group of those that it has started, however it is told: with a
-// reservation, with one of a pending selection, with one that names its rank, or without one as by the gateway.
+// reservation, with one of a pending selection, or without one as by the gateway. As in Dynamo, a hard session goes on if it has been
+// bound anew since, and after a request that names its rank.
 func TestFinalAgainstNaive(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) { playFinals(t, seed, seed%2 == 0) })
 	}
 }
 
+// use is a binding that a request has used: its name, and when that was bound.
+type use struct {
+	name  string
+	since int
+}
+
 func playFinals(t *testing.T, seed uint64, hard bool) {
 	w := family(t, func(c *node.Config) { c.Selection.SessionTTL, c.Selection.SessionGroups = time.Hour, true })
 	rnd, bound := rand.New(rand.NewPCG(seed, 45)), naiveBindings{}
-	ends := map[string][]string{} // by reservation: what ends with it
+	ends := map[string][]string{}      // by reservation: what ends with it
+	uses, times := map[string]use{}, 0 // by reservation: the binding that a hard session has used
+	since := map[string]int{}          // when a name was bound
 	names := []string{"a", "b", "c", "d"}
 	for step := range 60 {
 		id, session, parent := fmt.Sprint(step), names[rnd.IntN(4)], append(names, "", "", "")[rnd.IntN(7)]
@@ -63,23 +72,40 @@ func playFinals(t *testing.T, seed uint64, hard bool) {
 				}
 				bound[session] = r
 			}
+			for name := range bound {
+				if since[name] == 0 {
+					times++
+					since[name] = times
+				}
+			}
+			if name := session; hard {
+				if parent != "" {
+					name = groupName(parent)
+				}
+				uses[id] = use{name, since[name]}
+			}
 			if final {
 				ends[id] = []string{session, groupName(session)}
+			}
+		}
+		unbind := func(names ...string) {
+			for _, name := range names {
+				delete(bound, name)
+				delete(since, name)
 			}
 		}
 		what := rnd.IntN(6)
 		switch {
 		case what == 0: // as by the gateway
 			w.EndSession(servicetest.Scope, "", session)
-			delete(bound, session)
-			delete(bound, groupName(session))
+			unbind(session, groupName(session))
 		case what == 1 && len(ends) > 0:
 			id := slices.Sorted(maps.Keys(ends))[0]
 			if err := w.Free(id); err != nil {
 				t.Fatal(err)
 			}
-			for _, name := range ends[id] {
-				delete(bound, name)
+			if u := uses[id]; !hard || since[u.name] == u.since {
+				unbind(ends[id]...)
 			}
 			delete(ends, id)
 		case what == 2 && hard:
@@ -92,7 +118,7 @@ func playFinals(t *testing.T, seed uint64, hard bool) {
 			if err := attempt(w, id, child(1, uint32(step)), change, pinnedTo(1)); err != nil {
 				t.Fatal(err)
 			}
-			if final {
+			if final && !hard {
 				ends[id] = []string{session, groupName(session)}
 			}
 		default:

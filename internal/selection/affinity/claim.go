@@ -31,6 +31,14 @@ func (c *Claim) Rank() (catalog.Rank, bool) {
 	return c.rank, true
 }
 
+// Current reports whether the session is bound as the claim knows it: no other request has bound it anew, or is about to.
+func (c *Claim) Current() bool {
+	t := c.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !c.released && c.session != nil && c.session.decider != c && t.boundOrDecidingLocked(c.key) == c.session
+}
+
 // Drop ends the binding to the session's rank, which cannot be used any more: this request
 // decides where the session is bound next. If another request has dropped the rank before, the
 // claim moves to the session's new binding, or to no session while the other request decides.
