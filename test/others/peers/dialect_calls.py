@@ -19,6 +19,7 @@ class Calls:
 
     def __init__(self, chance: random.Random, pair: Pair):
         self._chance, self._pair, self._dialect = chance, pair, pair.dialect
+        self._ended = 0  # sessions that a single call has begun and ended
         self._kinds = {
             self._register: 5,
             self._patch: 4,
@@ -243,8 +244,15 @@ class Calls:
         return {
             "advisory": lambda: self._chance.choice([True, True, False]),
             "session_id": lambda: session,
-            "session_context": lambda: {"session_id": session, "session_final": self._maybe(0.1)},
+            "session_context": lambda: self._context(session),
         }
+
+    def _context(self, session: str) -> dict:
+        """A session, or the only call of another one: what a last call binds stays bound at the peer, and not here."""
+        if self._maybe(0.1):
+            self._ended += 1
+            return {"session_id": f"ends {self._ended}", "session_final": True}
+        return {"session_id": session, "session_final": False}
 
     def _override(self) -> dict:
         offered = {
