@@ -394,10 +394,9 @@ func (r *idempotencyRecord) ReservationFreed() { r.promise.Load().ended(true) }
 func (r *idempotencyRecord) ReservationEnded() {
 	r.promise.Load().ended(false)
 	r.answers.end(r)
-	ends := r.claim == nil || r.claim.Current() // else the session has been bound to another rank since
-	r.claim.Release()
+	bound := r.claim.Release()
 	r.running.End()
-	if ends {
+	if r.claim == nil || bound { // else the session has been bound to another rank since
 		r.last.end()
 	}
 	r.lease.End()

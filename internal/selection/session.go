@@ -317,7 +317,7 @@ func (l *last) end() {
 }
 
 // last returns what ends the request's session with its reservation; nil: the session goes on. A request that names its rank does
-// not use its hard session, and does not end it either, as in Dynamo.
+// not use its hard session, and does not end it either.
 func (s *session) last() *last {
 	if !s.Final || !s.api.sessions.usable(s.Session) || s.SessionMode == HardSessions && s.name() == "" {
 		return nil

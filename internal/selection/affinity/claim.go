@@ -31,14 +31,6 @@ func (c *Claim) Rank() (catalog.Rank, bool) {
 	return c.rank, true
 }
 
-// Current reports whether the session is bound as the claim knows it: no other request has bound it anew, or is about to.
-func (c *Claim) Current() bool {
-	t := c.table
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return !c.released && c.session != nil && c.session.decider != c && t.boundOrDecidingLocked(c.key) == c.session
-}
-
 // Drop ends the binding to the session's rank, which cannot be used any more: this request
 // decides where the session is bound next. If another request has dropped the rank before, the
 // claim moves to the session's new binding, or to no session while the other request decides.
@@ -110,14 +102,18 @@ func (c *Claim) publishLocked() {
 }
 
 // Release ends the request's use: its reservation has ended, or nothing was booked. The time
-// that an idle session is kept restarts. Further calls do nothing.
-func (c *Claim) Release() {
+// that an idle session is kept restarts. Further calls do nothing. bound reports whether the session is
+// still bound as the request knew it: nobody has bound it anew, or is about to.
+func (c *Claim) Release() (bound bool) {
 	if c == nil {
-		return
+		return false
 	}
-	c.table.mu.Lock()
-	defer c.table.mu.Unlock()
+	t := c.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	bound = c.session != nil && c.session.decider == nil && t.sessions[c.key] == c.session
 	c.releaseLocked()
+	return bound
 }
 
 func (c *Claim) releaseLocked() {

@@ -35,7 +35,7 @@ func TestTurnsAreLearned(t *testing.T) {
 			c, _ := table.Claim(key("s"))
 			c.Turn = turn
 			c.Bind(rank(1))
-			return c.Release
+			return func() { c.Release() }
 		},
 		"soft": func(table *affinity.Table) func() {
 			_, running := table.Settle(key("s"), rank(1), turn)
