@@ -402,11 +402,14 @@ func TestPairFaults(t *testing.T) {
 				case 4:
 					_ = w.OutputBlock(id, nil)
 				case 10:
-					was := w.IsReserved(id)
+					synctest.Wait() // for what the other replicas have said
+					was, before := w.IsReserved(id), w.LoadText()
 					if pair, err := w.TakeOver(id, time.Duration(1+rnd.IntN(9))*time.Second); err == nil {
 						ids = append(ids, pair.ID)
-						if seed%2 == 1 && w.IsReserved(id) { // where some wait, one of them may have the id now
-							t.Errorf("seed %d: %s is taken over, and still there", seed, id)
+						// One ends for each that is booked; another one of the id, which a replica has booked that did not hear of this one, stays.
+						// Where some wait, one of them may be placed now.
+						if after := w.LoadText(); seed%2 == 1 && requests(after) != requests(before) {
+							t.Errorf("seed %d: %s is taken over: the loads were %s and are %s", seed, id, before, after)
 						}
 					} else if was && contract.KindOf(err) != contract.NotFound {
 						t.Errorf("seed %d: %v", seed, err)
@@ -493,28 +496,34 @@ func TestPairTransfer(t *testing.T) {
 	})
 }
 
+// runPairs runs 300 requests for pairs, whose first tokens take what an engine would.
+func runPairs(w *servicetest.World, t *testing.T) {
+	t.Helper()
+	theta := ttft.Parameters{Base: 0.03, PerToken: 1.0 / 4000, PerContext: 1e-8}
+	for i := range 300 {
+		id, size := fmt.Sprint(i), 100+i*17%4000
+		pair, err := w.SelectPair(t.Context(), askPair(id, servicetest.Prompt(uint32(i)<<16, size)))
+		if err != nil || pair.Prefill == nil {
+			t.Fatalf("%+v, %v", pair, err)
+		}
+		time.Sleep(time.Duration(theta.Prefill(float64(size), float64(size)) * float64(time.Second)))
+		if err := w.PrefillComplete(id); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if err := w.Free(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestPairsCalibrate: the time to first token that is predicted for the side that prefills is compared with the time to
 // the first token of the pair, as that of a request on one rank is. The engine takes what is predicted, but for what the
 // first samples have not told.
 func TestPairsCalibrate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := disaggregated(t, servicetest.Policy(t, "predicted-ttft", ""))
-		theta := ttft.Parameters{Base: 0.03, PerToken: 1.0 / 4000, PerContext: 1e-8}
-		for i := range 300 {
-			id, size := fmt.Sprint(i), 100+i*17%4000
-			pair, err := w.SelectPair(t.Context(), askPair(id, servicetest.Prompt(uint32(i)<<16, size)))
-			if err != nil || pair.Prefill == nil {
-				t.Fatalf("%+v, %v", pair, err)
-			}
-			time.Sleep(time.Duration(theta.Prefill(float64(size), float64(size)) * float64(time.Second)))
-			if err := w.PrefillComplete(id); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(time.Second)
-			if err := w.Free(id); err != nil {
-				t.Fatal(err)
-			}
-		}
+		runPairs(w, t)
 		time.Sleep(2 * time.Second)
 		if c := learned(w, t).Calibration; c.Samples < 280 || math.Abs(c.Q50-1) > 0.1 || math.Abs(c.Q90-1) > 0.1 {
 			t.Errorf("calibration %+v", c)
@@ -527,18 +536,7 @@ func TestPairsCalibrate(t *testing.T) {
 func TestPairTarget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := disaggregated(t, servicetest.Policy(t, "predicted-ttft", ""))
-		theta := ttft.Parameters{Base: 0.03, PerToken: 1.0 / 4000, PerContext: 1e-8}
-		for i := range 300 {
-			id, size := fmt.Sprint(i), 100+i*17%4000
-			if _, err := w.SelectPair(t.Context(), askPair(id, servicetest.Prompt(uint32(i)<<16, size))); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(time.Duration(theta.Prefill(float64(size), float64(size)) * float64(time.Second)))
-			if err := errors.Join(w.PrefillComplete(id), w.Free(id)); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(time.Second)
-		}
+		runPairs(w, t)
 		ask := func(id string, within time.Duration) (selection.Pair, error) {
 			return w.SelectPair(t.Context(), askPair(id, servicetest.Prompt(1<<30, 400), func(r *selection.PairRequest) {
 				r.TTFTTarget, r.RefuseOnMiss, r.Explain = within, true, true
