@@ -98,18 +98,25 @@ func TestRanks(t *testing.T) {
 	}
 }
 
-// TestPrefillAndDecode: the request goes to the decode worker, with the other one's address for its sidecar.
-func TestPrefillAndDecode(t *testing.T) {
-	w := start(t)
-	got := make(chan *engineRequest, 1)
-	decode, prefill := startEngine(t, func(s *served) {
-		got <- s.read()
+// startPair starts an engine that decodes and one that prefills, as workers of w. got is what the one that decodes is asked.
+func startPair(t *testing.T, w *world) (decode, prefill *engine, got <-chan *engineRequest) {
+	t.Helper()
+	requests := make(chan *engineRequest, 1)
+	decode, prefill = startEngine(t, func(s *served) {
+		requests <- s.read()
 		s.write(jsonAnswer("{}"))
 	}), answering(t, jsonAnswer("{}"))
 	for id, e := range map[uint64]*engine{1: decode, 2: prefill} {
 		role := map[uint64]string{1: "decode", 2: "prefill"}[id]
 		w.Put(servicetest.Record(id, 1, func(r *catalog.Record) { r.Endpoint, r.Role = new("http://"+e.address), new(role) }))
 	}
+	return decode, prefill, requests
+}
+
+// TestPrefillAndDecode: the request goes to the decode worker, with the other one's address for its sidecar.
+func TestPrefillAndDecode(t *testing.T) {
+	w := start(t)
+	_, prefill, got := startPair(t, w)
 	w.ask(request(chatPath, chatBody(""), "x-prefiller-host-port", "10.0.0.1:1"))
 	if r := <-got; !slices.Equal(r.Header["X-Prefiller-Host-Port"], []string{prefill.address}) || prefill.conns.Load() > 0 {
 		t.Errorf("%v", r.Header)

@@ -4,24 +4,13 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/select-service/select-service/pkg/catalog"
-	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
 // TestReserveEndpoint: a reservation is answered as llm-d's endpoint picker does (its plugin reserve-endpoint), with no body
 // and on a connection that goes on; the request that follows goes to the reserved pair.
 func TestReserveEndpoint(t *testing.T) {
 	w := start(t, func(s *settings) { s.ReserveFor = time.Minute })
-	got := make(chan *engineRequest, 1)
-	decode, prefill := startEngine(t, func(s *served) {
-		got <- s.read()
-		s.write(jsonAnswer("{}"))
-	}), answering(t, jsonAnswer("{}"))
-	for id, e := range map[uint64]*engine{1: decode, 2: prefill} {
-		role := map[uint64]string{1: "decode", 2: "prefill"}[id]
-		w.Put(servicetest.Record(id, 1, func(r *catalog.Record) { r.Endpoint, r.Role = new("http://"+e.address), new(role) }))
-	}
+	decode, prefill, got := startPair(t, w)
 	c := w.dial()
 	c.send(request(chatPath, chatBody(""), "Prefer", "reserve-endpoint"))
 	a := c.receive("POST")
