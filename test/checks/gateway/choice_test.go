@@ -48,9 +48,11 @@ func cachedPrefix(t *testing.T) {
 }
 
 // equalPrompts: of 50 equal prompts at once, which nobody has cached, each engine gets
-// 25: every choice sees the bookings before it.
+// 25: every choice sees the bookings before it. The policy is one to which a booking counts
+// the same however long ago it was made. To predicted-ttft a prefill ends when its time has
+// passed, so there the split depends on how fast this machine sends the requests.
 func equalPrompts(t *testing.T) {
-	b := lay(t, setup{})
+	b := lay(t, setup{service: []string{"--policy", "dynamo-default-cost-fn"}})
 	for _, e := range b.engines {
 		e.speed(t, still)
 	}

@@ -94,6 +94,7 @@ func testSubscribeBinds(t *testing.T, open func() Source) {
 	two.Subscribers(1)
 	one.Publish(1, []byte("one"))
 	l.Await(t, "message of a connected publisher", Has(First))
+	l.Await(t, "both publishers", Has("up", "up")) // a publisher may know of the connection before the source has reported it
 	one.Close()
 	two.Publish(1, []byte("two"))
 	l.Await(t, "message of the other", Has(strings.Replace(First, "one", "two", 1)))
