@@ -84,6 +84,7 @@ func TestRollingUpdate(t *testing.T) {
 		"--kubeconfig", api.Kubeconfig(t), "--kube-namespace", "llm", "--kube-inference-pool", "llm")
 	b.awaitSchedulable(pods)
 	b.envoy = startEnvoy(t, b.gateway, listed, patient)
+	b.awaitPicked()
 
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -217,6 +218,19 @@ func replaced(t *testing.T) {
 	pause(ctx, time.Second)
 	stop()
 	t.Logf("%d requests", traffic.ended())
+}
+
+// awaitPicked waits until Envoy knows that the picker is ready. It looks once a second, and the
+// picker may say so some time after its workers have become schedulable.
+func (b *bed) awaitPicked() {
+	b.t.Helper()
+	e2e.Eventually(b.t, "requests are picked", func() error {
+		a, err := b.send(b.t.Context(), http.MethodPost, chats, chat(words(1, 1), object{"max_tokens": 1}))
+		if err == nil && a.status != http.StatusOK {
+			err = fmt.Errorf("%v", a)
+		}
+		return err
+	})
 }
 
 // awaitSchedulable waits until so many pods get requests.
