@@ -209,7 +209,13 @@ func (n *Node) FirstTokenBy(r simapi.GenerateRequest, within time.Duration) (tim
 }
 
 func asRequest(r simapi.GenerateRequest) engine.Request {
-	return engine.Request{ID: r.RequestID, Prompt: r.TokenIDs, Output: r.OutputTokenIDs, Keys: engine.Keys{LoRA: r.LoRA, Salt: r.Salt}}
+	return engine.Request{
+		ID: r.RequestID, Prompt: r.TokenIDs, Output: r.OutputTokenIDs, Keys: engine.Keys{LoRA: r.LoRA, Salt: r.Salt},
+		Transfer: engine.Transfer{Tokens: r.Transfer.Tokens, Link: engine.Link{
+			Setup:    time.Duration(r.Transfer.SetupMS * float64(time.Millisecond)),
+			PerToken: time.Duration(r.Transfer.PerTokenUS * float64(time.Microsecond)),
+		}},
+	}
 }
 
 // Usage is what an engine has to do.

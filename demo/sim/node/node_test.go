@@ -109,6 +109,24 @@ func TestSpeedup(t *testing.T) {
 	})
 }
 
+// TestTransfer proves that what another engine has computed of a prompt comes in the time of its link, in model time.
+func TestTransfer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := started(t)
+		given := request("a", 101, 1)
+		given.Transfer = simapi.Transfer{Tokens: 101, SetupMS: 30, PerTokenUS: 200}
+		steps, err := f.Generate(given)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		// 30 ms and 100 × 200 µs for all but the last token, which is computed in 10 ms.
+		if s := <-steps; s.TTFTMS != 60 || s.QueueMS != 50 || time.Since(begun) != 6*time.Millisecond {
+			t.Errorf("first token after %v: %+v", time.Since(begun), s)
+		}
+	})
+}
+
 // TestSlow proves that a slowed engine takes longer for what it has begun, until it is
 // told otherwise or restarted.
 func TestSlow(t *testing.T) {

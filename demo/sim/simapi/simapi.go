@@ -21,6 +21,14 @@ type GenerateRequest struct {
 	OutputTokenIDs []uint32 `json:"output_token_ids"`
 	LoRA           string   `json:"lora_name,omitempty"`  // blocks are shared only within an adapter
 	Salt           string   `json:"cache_salt,omitempty"` // and only under the same salt
+	Transfer       Transfer `json:"transfer,omitzero"`
+}
+
+// Transfer is the KV cache of a prompt's first tokens that another engine has computed, and the link over which it comes.
+type Transfer struct {
+	Tokens     int     `json:"tokens"`
+	SetupMS    float64 `json:"setup_ms"`
+	PerTokenUS float64 `json:"per_token_us"`
 }
 
 // Values of Step.Event, in the order in which they come.

@@ -55,12 +55,16 @@ func (c *chunked) begin() []Update {
 	}
 	c.began = e.now
 	if len(c.prefill)+len(c.answers) == 0 {
-		if len(e.queue) == 0 {
+		at, some := e.ready()
+		if !some {
 			return nil
 		}
-		c.began = max(e.now, e.queue[0].arrived)
+		c.began = at
 	}
 	ups := c.admit()
+	if len(c.prefill)+len(c.answers) == 0 {
+		return ups // all that has begun are transfers
+	}
 	prompt, pairs := c.chunks()
 	c.whole = stepTime(prompt, pairs, len(c.answers), c.context)
 	c.end = e.clock.workAt(c.began) + c.whole
@@ -81,8 +85,8 @@ func (c *chunked) admit() []Update {
 			break
 		}
 		ups = append(ups, Update{At: c.began, Events: c.e.cache.TakeEvents()})
-		c.prefill = append(c.prefill, &prefill{job: j, at: j.cached})
-		room -= len(j.Prompt) - j.cached
+		c.prefill = append(c.prefill, &prefill{job: j, at: j.known()})
+		room -= len(j.Prompt) - j.known()
 	}
 	return ups
 }

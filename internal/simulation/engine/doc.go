@@ -13,7 +13,8 @@
 //   - Full blocks, of prompts and of answers, become part of the cache when they
 //     have been computed, and stay until memory is short. Blocks of running
 //     requests are never evicted.
-//   - Config.Speed multiplies all rates; [Engine.SetSpeed] changes it.
+//   - What another engine has computed of a prompt comes over a [Link]: see [Transfer].
+//   - Config.Speed multiplies all rates, but not those of links; [Engine.SetSpeed] changes it.
 //
 // The serial scheduler, the default, prefills one request at a time at
 // Config.PrefillRate. Decoding runs beside it: every request makes

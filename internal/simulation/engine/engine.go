@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -52,6 +53,9 @@ type Request struct {
 	Prompt []uint32
 	Output []uint32
 	Keys   Keys // blocks are shared only with requests that have the same
+	// Transfer is what another engine has computed of the prompt. A request of which an engine only computes the prompt, for
+	// another one that decodes, has an answer of one token.
+	Transfer Transfer
 }
 
 // UpdateKind says what happened to a request.
@@ -70,7 +74,7 @@ type Update struct {
 	Request string
 	Kind    UpdateKind
 	Cached  int           // prompt tokens found in the cache
-	Queued  time.Duration // from arrival to the start of prefill
+	Queued  time.Duration // from arrival to the start of prefill, the transfer from another engine included
 	TTFT    time.Duration // from arrival to the first token
 	Tokens  int           // output tokens so far
 	Engine  time.Duration // Done: the engine's time that the request took, its part of each step
@@ -99,10 +103,13 @@ type job struct {
 	started time.Duration // when it left the queue
 	first   time.Duration // when the first token came
 	cached  int
-	took    time.Duration // of the engine's time
-	made    int           // output tokens so far
-	text    []uint32
-	lease   *Lease
+	// Of a transfer: the tokens, and when it ends.
+	received int
+	arrives  time.Duration
+	took     time.Duration // of the engine's time
+	made     int           // output tokens so far
+	text     []uint32
+	lease    *Lease
 }
 
 // scheduler decides which requests an engine computes at the same time. It plans in work and
@@ -123,10 +130,13 @@ type scheduler interface {
 
 // Engine is the model of one engine. The zero value is not usable; see New.
 type Engine struct {
-	cfg    Config
-	cache  *Cache
-	clock  clock
-	queue  []*job // waiting, first in line first
+	cfg   Config
+	cache *Cache
+	clock clock
+	queue []*job // waiting, first in line first
+	// Requests with a transfer have left the queue: those under way, the next to end first, and those that it has ended for.
+	transfers, received []*job
+
 	sched  scheduler
 	now    time.Duration
 	totals Totals
@@ -169,6 +179,15 @@ func (e *Engine) Submit(now time.Duration, r Request) error {
 // Next returns the model time at which Advance next has something to do, and false if the
 // engine is idle until the next Submit.
 func (e *Engine) Next() (time.Duration, bool) {
+	due, some := e.arriving()
+	if step, running := e.nextStep(); running && (!some || step <= due) {
+		return step, true
+	}
+	return due, some
+}
+
+// nextStep returns when the next step ends, and false if none runs.
+func (e *Engine) nextStep() (time.Duration, bool) {
 	if w, ok := e.sched.next(); ok {
 		return e.clock.modelAt(w), true
 	}
@@ -180,13 +199,20 @@ func (e *Engine) Advance(now time.Duration) []Update {
 	var ups []Update
 	for {
 		ups = append(ups, e.sched.begin()...)
+		if events := e.cache.TakeEvents(); len(events) > 0 {
+			ups = append(ups, Update{At: e.now, Events: events}) // a transfer has begun
+		}
 		due, some := e.Next()
 		if !some || due > now {
 			e.now = max(e.now, now)
 			return ups
 		}
 		e.now = max(e.now, due)
-		ups = append(ups, e.sched.step()...)
+		if step, running := e.nextStep(); running && step <= due {
+			ups = append(ups, e.sched.step()...)
+		} else {
+			e.receive()
+		}
 	}
 }
 
@@ -211,28 +237,52 @@ func (e *Engine) CacheLen() int { return e.cache.Len() }
 // Pinned returns the number of blocks that running requests hold.
 func (e *Engine) Pinned() int { return e.cache.Pinned() }
 
-// Waiting returns how many requests wait for prefill or are in it.
-func (e *Engine) Waiting() int { return len(e.queue) + e.sched.prefilling() }
+// Waiting returns how many requests wait for prefill or a transfer, or are in it.
+func (e *Engine) Waiting() int {
+	return len(e.queue) + len(e.transfers) + len(e.received) + e.sched.prefilling()
+}
 
 // Running returns the number of requests that are decoding.
 func (e *Engine) Running() int { return e.sched.decoding() }
 
-// admit takes the first request in line at model time at, if there is room for its blocks. Like
-// a real scheduler it looks up the cache then, not at arrival.
-func (e *Engine) admit(at time.Duration) (*job, bool) {
-	if len(e.queue) == 0 || e.queue[0].arrived > at {
-		return nil, false
+// ready returns when the next request can leave the queue, if there is room, and false if none waits.
+func (e *Engine) ready() (time.Duration, bool) {
+	switch {
+	case len(e.received) > 0:
+		return e.now, true
+	case len(e.queue) > 0:
+		return max(e.now, e.queue[0].arrived), true
 	}
-	j := e.queue[0]
-	lease, ok := e.cache.Acquire(j.Keys, j.Prompt, len(j.Prompt)+len(j.Output))
-	if !ok {
-		return nil, false // there will be room when a running request ends
-	}
-	e.queue[0] = nil
-	e.queue = e.queue[1:]
-	j.lease, j.started, j.cached = lease, at, lease.Blocks()*e.cfg.BlockSize
-	return j, true
+	return 0, false
 }
+
+// admit takes the next request to compute at model time at: one whose transfer has ended, or the first in line, if there is room
+// for its blocks. Like a real scheduler it looks up the cache then, not at arrival.
+func (e *Engine) admit(at time.Duration) (*job, bool) {
+	if len(e.received) > 0 {
+		j := e.received[0]
+		e.received = slices.Delete(e.received, 0, 1)
+		j.started = at
+		return j, true
+	}
+	for len(e.queue) > 0 && e.queue[0].arrived <= at {
+		j := e.queue[0]
+		lease, ok := e.cache.Acquire(j.Keys, j.Prompt, len(j.Prompt)+len(j.Output))
+		if !ok {
+			break // there will be room when a running request ends
+		}
+		e.queue[0] = nil
+		e.queue = e.queue[1:]
+		j.lease, j.started, j.cached = lease, at, lease.Blocks()*e.cfg.BlockSize
+		if !e.pull(j, at) {
+			return j, true
+		}
+	}
+	return nil, false
+}
+
+// known returns how many tokens of the prompt need not be computed.
+func (j *job) known() int { return j.cached + j.received }
 
 // firstToken ends the prefill of a request now.
 func (e *Engine) firstToken(j *job) Update {

@@ -274,7 +274,11 @@ func TestStepsDoNotMatter(t *testing.T) {
 		for i := range 60 {
 			at += time.Duration(rnd.IntN(400)) * time.Millisecond
 			prompt := tokens(rnd.IntN(3), 1+rnd.IntN(30))
-			arrivals = append(arrivals, arrival{at, Request{ID: fmt.Sprint(i), Prompt: prompt, Output: tokens(rnd.IntN(2), 1+rnd.IntN(12))}})
+			r := Request{ID: fmt.Sprint(i), Prompt: prompt, Output: tokens(rnd.IntN(2), 1+rnd.IntN(12))}
+			if rnd.IntN(3) == 0 {
+				r.Transfer = Transfer{Tokens: rnd.IntN(31), Link: Link{Setup: ms(rnd.IntN(500)), PerToken: ms(rnd.IntN(20))}}
+			}
+			arrivals = append(arrivals, arrival{at, r})
 		}
 		play := func(every time.Duration) []seenUpdate {
 			e, seen, view := New(cfg), []seenUpdate(nil), &mirror{t: t, prefix: map[uint64][]uint32{}}

@@ -36,7 +36,7 @@ func (e *Engine) fork() *Engine {
 	f := *e
 	blocks := e.cache.fork()
 	f.cache = blocks.cache
-	f.queue = blocks.jobs(e.queue)
+	f.queue, f.transfers, f.received = blocks.jobs(e.queue), blocks.jobs(e.transfers), blocks.jobs(e.received)
 	f.totals = Totals{}
 	f.sched = e.sched.fork(&f, blocks)
 	return &f

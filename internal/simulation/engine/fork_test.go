@@ -17,11 +17,16 @@ func TestFirstTokenBy(t *testing.T) {
 			conf := Config{BlockSize: 4, CacheBlocks: 600, PrefillRate: 400, DecodeRate: 10, Chunked: chunked}
 			asked, other := New(conf), New(conf)
 			var got, want []seenUpdate
-			var waits []time.Duration // for the first token of each request, as they are said
+			var waits []time.Duration      // for the first token of each request, as they are said
+			given := make(map[string]bool) // the requests with a transfer
 			now := time.Duration(0)
 			for i := range 60 {
 				now += time.Duration(rnd.ExpFloat64() * float64(200*time.Millisecond))
 				r := Request{ID: fmt.Sprint(i), Prompt: tokens(rnd.IntN(3)*100, 1+rnd.IntN(400)), Output: tokens(1000*i, 1+rnd.IntN(20))}
+				if rnd.IntN(3) == 0 {
+					given[r.ID] = true
+					r.Transfer = Transfer{Tokens: rnd.IntN(len(r.Prompt) + 1), Link: Link{Setup: ms(rnd.IntN(300)), PerToken: time.Millisecond}}
+				}
 				got, want = append(got, drain(asked, now)...), append(want, drain(other, now)...)
 				predicted, some, err := asked.FirstTokenBy(now, r, time.Hour)
 				if err != nil || !some {
@@ -39,8 +44,8 @@ func TestFirstTokenBy(t *testing.T) {
 			}
 			got, want = append(got, drain(asked, now+time.Hour)...), append(want, drain(other, now+time.Hour)...)
 			for _, u := range got {
-				// Chunks of later prompts are computed beside those of earlier ones.
-				if i, _ := strconv.Atoi(u.ID); u.Kind == FirstToken && (!chunked || i == len(waits)-1) && u.TTFT != waits[i] {
+				// Chunks of later prompts are computed beside those of earlier ones, and whole ones during a transfer.
+				if i, _ := strconv.Atoi(u.ID); u.Kind == FirstToken && (!chunked && !given[u.ID] || i == len(waits)-1) && u.TTFT != waits[i] {
 					t.Errorf("chunked %t, seed %d, request %d: first token after %v, not %v", chunked, seed, i, u.TTFT, waits[i])
 				}
 			}

@@ -20,17 +20,18 @@ type decode struct {
 
 func (s *serial) begin() []Update {
 	e := s.e
-	if s.prefill != nil || len(e.queue) == 0 {
-		return nil
-	}
 	// Advance calls begin right after each step, so the prefill begins now or when the request
 	// arrives.
-	j, ok := e.admit(max(e.queue[0].arrived, e.now))
+	at, some := e.ready()
+	if s.prefill != nil || !some {
+		return nil
+	}
+	j, ok := e.admit(at)
 	if !ok {
 		return nil
 	}
 	s.orders++
-	cost := seconds(float64(len(j.Prompt)-j.cached) / e.cfg.PrefillRate)
+	cost := seconds(float64(len(j.Prompt)-j.known()) / e.cfg.PrefillRate)
 	s.prefill = &decode{job: j, next: e.clock.workAt(j.started) + cost, order: s.orders}
 	return []Update{{At: j.started, Events: e.cache.TakeEvents()}}
 }
