@@ -35,6 +35,12 @@ func TestConfig(t *testing.T) {
 		"one too many":   {"--engines 2 --cache-blocks 64,64,32", false},
 		"one stands":     {"--engines 2 --speed 1,0", false},
 		"one backwards":  {"--engines 2 --speed 1,-1", false},
+		"pairs":          {"--engines 2 --role prefill,decode --transfer-domain a,b --transfer-setup 1ms,2ms --transfer-per-token 0s,1us", true},
+		"unknown role":   {"--role encode", false},
+		"roles of two":   {"--engines 3 --role prefill,decode", false},
+		"domains of two": {"--engines 3 --transfer-domain a,b", false},
+		"one link":       {"--transfer-setup 1ms", false},
+		"before it is":   {"--transfer-per-token 1us,-1us", false},
 	} {
 		conf := defaults()
 		if err := conf.flags().Parse(strings.Fields(tc.args)); err != nil {

@@ -12,9 +12,11 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/pflag"
 
+	"github.com/select-service/select-service/demo/sim/openai"
 	"github.com/select-service/select-service/internal/simulation/engine"
 )
 
@@ -60,11 +62,16 @@ type config struct {
 	// One value for all engines, or one for each engine.
 	cacheBlocks []int
 	speeds      []float64
+	roles       []string
+	domains     []string
+	// Of the links within a transfer domain, and between two.
+	setups, perToken []time.Duration
 }
 
 // defaults sizes an engine like an 8B model on one 80 GB accelerator: about 34 GB for 262,144
 // tokens of KV cache, 12,000 prompt tokens per second, and 50 output tokens per second for
-// each of its requests.
+// each of its requests. The KV cache of a token, 131 kB, passes a link of 200 Gb/s in 7 µs at three quarters
+// of its rate, and one of 25 Gb/s in 52 µs at four fifths.
 func defaults() config {
 	return config{
 		engines: 1,
@@ -76,6 +83,10 @@ func defaults() config {
 
 		cacheBlocks: []int{16384},
 		speeds:      []float64{1},
+		roles:       []string{""},
+		domains:     []string{""},
+		setups:      []time.Duration{5 * time.Millisecond, 20 * time.Millisecond},
+		perToken:    []time.Duration{7 * time.Microsecond, 52 * time.Microsecond},
 	}
 }
 
@@ -100,6 +111,10 @@ func (c *config) flags() *pflag.FlagSet {
 	f.Float64Var(&c.engine.DecodeRate, "decode-rate", c.engine.DecodeRate, "output tokens per model second of each request")
 	f.BoolVar(&c.engine.EachToken, "each-token", c.engine.EachToken, "stream answers token by token, as vLLM does, not block by block")
 	f.BoolVar(&c.engine.Chunked, "chunked", c.engine.Chunked, "chunked prefill: compute in steps of prompt chunks and output tokens, which slow each other; the two rates do not apply")
+	f.StringSliceVar(&c.roles, "role", c.roles, "of all engines or of each (a list): prefill computes prompts only; decode has a sidecar that has the engine in x-prefiller-host-port compute the prompt; empty does all")
+	f.StringSliceVar(&c.domains, "transfer-domain", c.domains, "transfer domain of KV caches, of all engines or of each (a list)")
+	f.DurationSliceVar(&c.setups, "transfer-setup", c.setups, "time before a KV cache comes from an engine of the same domain, and of another one")
+	f.DurationSliceVar(&c.perToken, "transfer-per-token", c.perToken, "time for each token of a KV cache that comes from an engine of the same domain, and of another one")
 	return f
 }
 
@@ -132,6 +147,22 @@ func (c *config) validate() error {
 	if n := len(c.speeds); n != 1 && n != c.engines {
 		errs = append(errs, fmt.Errorf("speed: %d values for %d engines", n, c.engines))
 	}
+	if n := len(c.roles); n != 1 && n != c.engines {
+		errs = append(errs, fmt.Errorf("role: %d values for %d engines", n, c.engines))
+	}
+	for _, role := range c.roles {
+		if role != "" && role != openai.RolePrefill && role != openai.RoleDecode {
+			errs = append(errs, fmt.Errorf("role: %q is neither prefill nor decode", role))
+		}
+	}
+	if n := len(c.domains); n != 1 && n != c.engines {
+		errs = append(errs, fmt.Errorf("transfer-domain: %d values for %d engines", n, c.engines))
+	}
+	for flag, times := range map[string][]time.Duration{"transfer-setup": c.setups, "transfer-per-token": c.perToken} {
+		if len(times) != 2 || min(times[0], times[1]) < 0 {
+			errs = append(errs, fmt.Errorf("%s: %v is not two times, within a domain and between two", flag, times))
+		}
+	}
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}
@@ -152,4 +183,13 @@ func (c *config) of(i int) engine.Config {
 	e.CacheBlocks = c.cacheBlocks[i%len(c.cacheBlocks)]
 	e.Speed = c.speeds[i%len(c.speeds)]
 	return e
+}
+
+// pairing returns how engine i, counted from 0, passes on KV caches.
+func (c *config) pairing(i int) openai.Pairing {
+	return openai.Pairing{
+		Role: c.roles[i%len(c.roles)], Domain: c.domains[i%len(c.domains)],
+		Within:  engine.Link{Setup: c.setups[0], PerToken: c.perToken[0]},
+		Between: engine.Link{Setup: c.setups[1], PerToken: c.perToken[1]},
+	}
 }

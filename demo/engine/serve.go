@@ -59,7 +59,7 @@ func start(ctx context.Context, g *errgroup.Group, conf config, i int) (string, 
 		info := n.Info()
 		ranks[rank], events[rank], replay[rank] = n, info.KVEventsEndpoint, info.ReplayEndpoint
 	}
-	api := openai.New(openai.Options{Model: conf.model, Adapters: conf.adapters, Render: conf.render, Ranks: ranks})
+	api := openai.New(openai.Options{Model: conf.model, Adapters: conf.adapters, Render: conf.render, Ranks: ranks, Pairing: conf.pairing(i)})
 	// An engine that is frozen (SIGSTOP) for a while answers what came meanwhile, as real engines do, which have no such timeout.
 	srv := &http.Server{Handler: api.Handler(), ReadHeaderTimeout: time.Hour, Protocols: new(http.Protocols)}
 	srv.Protocols.SetHTTP1(true)

@@ -1,8 +1,10 @@
 package openai
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -32,7 +34,8 @@ type common struct {
 	StreamOptions struct {
 		IncludeUsage bool `json:"include_usage"`
 	} `json:"stream_options"`
-	CacheSalt string `json:"cache_salt"`
+	CacheSalt string          `json:"cache_salt"`
+	Transfer  *transferParams `json:"kv_transfer_params,omitempty"`
 }
 
 func (c *common) base() *common { return c }
@@ -84,6 +87,16 @@ func (s *Server) serveCompletion(w http.ResponseWriter, r *http.Request) {
 
 // complete answers a request of either kind at the pace of the model.
 func (s *Server) complete(w http.ResponseWriter, r *http.Request, req request, f form) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		refuse(w, badRequest("the body of the request: %v", err))
+		return
+	}
+	body, here := s.prefillElsewhere(w, r, body)
+	if !here {
+		return
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
 	if !decode(w, r, req) || !s.pass(w, r) {
 		return
 	}
@@ -101,6 +114,9 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, req request, f
 // begin submits a request to a rank.
 func (s *Server) begin(r *http.Request, req request, f form) (*answer, error) {
 	c := req.base()
+	if err := s.allow(c); err != nil {
+		return nil, err
+	}
 	adapter, err := s.adapter(c.Model)
 	if err != nil {
 		return nil, err
@@ -120,6 +136,7 @@ func (s *Server) begin(r *http.Request, req request, f form) (*answer, error) {
 	id := fmt.Sprintf("%s-%d", f.id, s.ids.Add(1))
 	steps, err := rank.Generate(simapi.GenerateRequest{
 		RequestID: id, TokenIDs: prompt, OutputTokenIDs: output, LoRA: adapter, Salt: c.CacheSalt,
+		Transfer: s.transfer(c.Transfer, len(prompt)),
 	})
 	if err != nil {
 		return nil, err // the request's fault: too long, or empty
@@ -180,7 +197,11 @@ func (a *answer) send(w http.ResponseWriter, r *http.Request) {
 	a.wait(r)
 	choice := a.form.whole(strings.Join(a.words, ""))
 	choice["index"], choice["finish_reason"], choice["logprobs"] = 0, "length", nil
-	reply(w, http.StatusOK, a.object(a.form.object, []any{choice}, a.usage()))
+	o := a.object(a.form.object, []any{choice}, a.usage())
+	if t := a.req.Transfer; t != nil && t.RemoteDecode {
+		o["kv_transfer_params"] = transferParams{RemotePrefill: true, RemoteDomain: a.server.opt.Pairing.Domain}
+	}
+	reply(w, http.StatusOK, o)
 }
 
 // stream sends an event for each token.

@@ -30,6 +30,7 @@ type Options struct {
 	Adapters []string     // LoRA adapters, which requests name as the model
 	Render   bool         // serve the render routes too
 	Ranks    []*node.Node // data-parallel ranks, at least one
+	Pairing  Pairing
 }
 
 // Server answers requests from its ranks.
