@@ -333,7 +333,7 @@ func (a *attempt) chooseTwo(ranks []catalog.Entry, v *reservations.View) (done b
 		p.prefill.told = best.told
 		p.prefill.score(prefillers, v)
 	}
-	if home := c.keepHome(ranks, i); linkedOf(ranks[home].Worker) == linkedOf(ranks[i].Worker) && p.tells(ranks[home].Worker) == best.told {
+	if home := c.keepHome(ranks, i); linkedOf(ranks[home].Worker).with(linkedOf(prefillers[j].Worker)) && p.tells(ranks[home].Worker) == best.told {
 		i = home
 	} else {
 		a.session.kept.turn = counts.TurnFiltered // home cannot decode what the other rank prefills
@@ -365,7 +365,8 @@ func (p *pairing) tells(w *catalog.Worker) bool {
 type linked struct {
 	revision string
 	domain   string // kv_transfer_domain
-	place    string // where the worker is at that level of topology; "": unknown, or it is only preferred
+	place    string // where the worker is at that level of topology; "": unknown
+	anywhere bool   // the place of the other worker only matters for the time of the transfer
 }
 
 func linkedOf(w *catalog.Worker) (l linked) {
@@ -375,17 +376,16 @@ func linkedOf(w *catalog.Worker) (l linked) {
 	if w.KVTransferDomain != nil {
 		l.domain = *w.KVTransferDomain
 	}
-	if only := w.KVTransferEnforcement; only == nil || *only != "preferred" {
-		l.place = w.TopologyDomains[l.domain]
-	}
+	l.place = w.TopologyDomains[l.domain]
+	l.anywhere = w.KVTransferEnforcement != nil && *w.KVTransferEnforcement == "preferred"
 	return l
 }
 
 // with reports whether workers can pass on KV caches. Both must have one revision, or none; and one
-// transfer domain and one place in it, as far as both tell them.
+// transfer domain and one place in it, as far as both tell and require them.
 func (l linked) with(o linked) bool {
 	equal := func(a, b string) bool { return a == "" || b == "" || a == b }
-	return l.revision == o.revision && equal(l.domain, o.domain) && equal(l.place, o.place)
+	return l.revision == o.revision && equal(l.domain, o.domain) && (l.anywhere || o.anywhere || equal(l.place, o.place))
 }
 
 // link returns the link between the chosen ranks.

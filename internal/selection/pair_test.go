@@ -142,7 +142,7 @@ func TestPairLinks(t *testing.T) {
 			*p = &v
 		}
 	}
-	type side struct{ revision, domain, place string }
+	type side struct{ revision, domain, place, enforcement string }
 	for _, tt := range []struct {
 		prefill, decode side
 		linked          bool
@@ -157,6 +157,9 @@ func TestPairLinks(t *testing.T) {
 		{side{domain: a, place: a}, side{domain: a, place: b}, false},
 		{side{domain: a, place: a}, side{domain: a, place: a}, true},
 		{side{domain: a, place: a}, side{domain: a}, true},
+		{side{domain: a, place: a, enforcement: "preferred"}, side{domain: a, place: b}, true},
+		{side{domain: a, place: a, enforcement: "required"}, side{domain: a, place: b, enforcement: "preferred"}, true},
+		{side{domain: a, place: a, enforcement: "required"}, side{domain: a, place: b, enforcement: "required"}, false},
 	} {
 		t.Run(fmt.Sprint(tt.prefill, tt.decode), func(t *testing.T) {
 			w := servicetest.Start(t, servicetest.EventsOff)
@@ -164,6 +167,7 @@ func TestPairLinks(t *testing.T) {
 				w.Put(servicetest.Record(id, 1, role(of), func(r *catalog.Record) {
 					set(&r.Revision, s.revision)
 					set(&r.KVTransferDomain, s.domain)
+					set(&r.KVTransferEnforcement, s.enforcement)
 					if s.place != "" {
 						r.TopologyDomains = map[string]string{s.domain: s.place}
 					}
@@ -439,11 +443,23 @@ func TestPairFaults(t *testing.T) {
 // chosen, once callers have reported the ends of prefills and the first tokens. Until then the
 // transfer costs nothing, so that both are chosen.
 func TestPairTransfer(t *testing.T) {
+	rack := func(place string) func(*catalog.Record) {
+		return func(r *catalog.Record) {
+			r.KVTransferDomain, r.KVTransferEnforcement = new("rack"), new("preferred")
+			r.TopologyDomains = map[string]string{"rack": place}
+		}
+	}
+	domain := func(r *catalog.Record) { r.KVTransferDomain = new("rack") }
+	t.Run("a domain that one does not say", func(t *testing.T) { playTransfers(t, domain, func(*catalog.Record) {}) })
+	t.Run("preferred places", func(t *testing.T) { playTransfers(t, rack("a"), rack("b")) })
+}
+
+// playTransfers plays transfers to a worker from one that is near, and from one that is far.
+func playTransfers(t *testing.T, near, far func(*catalog.Record)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := servicetest.Start(t, servicetest.Policy(t, "predicted-ttft", ""), servicetest.EventsOff)
-		near := func(r *catalog.Record) { r.KVTransferDomain = new("rack") }
 		w.Put(servicetest.Record(1, 1, role(catalog.RolePrefill), near))
-		w.Put(servicetest.Record(2, 1, role(catalog.RolePrefill)))
+		w.Put(servicetest.Record(2, 1, role(catalog.RolePrefill), far))
 		w.Put(servicetest.Record(3, 1, role(catalog.RoleDecode), near))
 		theta, n := ttft.Parameters{Base: 0.01, PerToken: 1e-4}, 0
 		play := func(reports bool, change ...func(*selection.PairRequest)) (prefill uint64) {

@@ -162,7 +162,7 @@ var fields = [...]Field{
 	},
 	{
 		Name: "kv_transfer_enforcement", Of: Pointer[string](func(r *Record) **string { return &r.KVTransferEnforcement }), Words: []string{"required", "preferred"}, Dynamo: true, MaxBytes: maxText,
-		Doc: "How callers heed that level. It is kept and shown.",
+		Doc: "How callers heed that level, and `/select_pair`: with `preferred` on one side a pair may be of two places, and the time of the transfer between them counts.",
 	},
 	{
 		Name: "kv_transfer_preferred_weight", Of: Pointer[float32](func(r *Record) **float32 { return &r.KVTransferPreferredWeight }), Dynamo: true,

@@ -338,7 +338,8 @@ type Worker struct {
 	// The level of topology within which callers pass on KV caches. `/select_pair` makes pairs of workers with one
 	// domain and, where both tell it, one place in it; elsewhere it is kept and shown.
 	KVTransferDomain *string `json:"kv_transfer_domain,omitempty"`
-	// How callers heed that level. It is kept and shown.
+	// How callers heed that level, and `/select_pair`: with `preferred` on one side a pair may be of two places, and
+	// the time of the transfer between them counts.
 	KVTransferEnforcement *string `json:"kv_transfer_enforcement,omitempty"`
 	// A 32-bit float by which callers weigh a preferred domain. It is kept and shown.
 	KVTransferPreferredWeight *float32 `json:"kv_transfer_preferred_weight,omitempty"`
