@@ -318,12 +318,14 @@ func (a *attempt) chooseTwo(ranks []catalog.Entry, v *reservations.View) (done b
 			continue
 		}
 		p.prefill.told = told == 1
-		best.pick(c, of, first, p.prefill.score(prefillers, v), told == 1, func(from, to linked) float64 {
-			if !first.inSeconds() {
-				return 0
+		groups := p.prefill.score(prefillers, v)
+		var seconds func(from, to linked, i int) float64
+		if first.inSeconds() {
+			seconds = func(from, to linked, i int) float64 {
+				return a.api.transfers.cost(link{a.scope.snapshot.Scope, from, to}, a.prompt.size.Tokens) + c.secondsToDecode(i)
 			}
-			return a.api.transfers.cost(link{a.scope.snapshot.Scope, from, to}, a.prompt.size.Tokens)
-		})
+		}
+		best.pick(c, of, first, groups, told == 1, seconds)
 	}
 	i, j := best.decode, best.prefill
 	if i < 0 {
@@ -432,9 +434,9 @@ type bestPair struct {
 	ties            int
 }
 
-// pick considers the ranks of the groups that can work together, the cost of the transfer included. Of
-// equal sums each has the same chance.
-func (b *bestPair) pick(decode *choice, decoders []linkedRanks, prefill *choice, prefillers []linkedRanks, told bool, transfer func(from, to linked) float64) {
+// pick considers the ranks of the groups that can work together. If the costs of those that prefill are times, seconds returns
+// those of the transfer and of the rank i that decodes, whose own cost is none. Of equal sums each has the same chance.
+func (b *bestPair) pick(decode *choice, decoders []linkedRanks, prefill *choice, prefillers []linkedRanks, told bool, seconds func(from, to linked, i int) float64) {
 	for _, dg := range decoders {
 		for _, pg := range prefillers {
 			if !dg.with(pg.linked) {
@@ -442,7 +444,10 @@ func (b *bestPair) pick(decode *choice, decoders []linkedRanks, prefill *choice,
 			}
 			i, of := dg.cheapest(decode)
 			j, before := pg.cheapest(prefill)
-			switch sum := before + transfer(pg.linked, dg.linked) + of; {
+			if seconds != nil {
+				of = seconds(pg.linked, dg.linked, i)
+			}
+			switch sum := before + of; {
 			case b.decode < 0 || sum < b.sum:
 				*b = bestPair{i, j, told, sum, 1}
 			case sum == b.sum:

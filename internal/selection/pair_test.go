@@ -512,6 +512,36 @@ func playTransfers(t *testing.T, near, far func(*catalog.Record)) {
 	})
 }
 
+// TestPairSeconds: with costs that are times, a prefill worker with seconds of work is not chosen because the decode worker that it
+// can pass caches on to has a few blocks less to hold.
+func TestPairSeconds(t *testing.T) {
+	w := servicetest.Start(t, servicetest.Policy(t, "predicted-ttft", ""), servicetest.EventsOff)
+	for id, of := range map[uint64]string{1: catalog.RolePrefill, 2: catalog.RolePrefill, 3: catalog.RoleDecode, 4: catalog.RoleDecode} {
+		w.Put(servicetest.Record(id, 1, role(of), func(r *catalog.Record) {
+			r.KVTransferDomain = new("rack")
+			r.TopologyDomains = map[string]string{"rack": string(rune('a' + id%2))} // 1 and 3, 2 and 4
+		}))
+	}
+	only := func(worker uint64) selection.Constraints {
+		return selection.Constraints{HasAllowedWorkers: true, AllowedWorkers: []uint64{worker}}
+	}
+	// Worker 3 decodes a prompt of 400 tokens, and worker 2 has two seconds of prefill.
+	for worker, size := range map[uint64]int{2: 24_000, 3: 400} {
+		ask := servicetest.Ask(servicetest.Prompt(uint32(worker)<<16, size))
+		ask.ReservationID, ask.Constraints = new(fmt.Sprint(worker)), only(worker)
+		if _, err := w.Select(t.Context(), ask, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.PrefillComplete("3"); err != nil {
+		t.Fatal(err)
+	}
+	got, err := w.SelectPair(t.Context(), askPair("p", servicetest.Prompt(1, 400)))
+	if err != nil || got.Prefill == nil || got.Prefill.Rank.Worker != 1 || got.Decode.Rank.Worker != 3 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 // runPairs runs 300 requests for pairs, whose first tokens take what an engine would.
 func runPairs(w *servicetest.World, t *testing.T) {
 	t.Helper()

@@ -114,5 +114,13 @@ func (c *choice) inSeconds() bool {
 		return false
 	}
 	_, predicts := p.Policy.(*selector.PredictedTTFT)
-	return predicts && !c.decision.Model.Fallback
+	return predicts && !c.decision.Model.Fallback && c.weights.TrackPrefill
+}
+
+// secondsToDecode returns what it costs, in seconds, that candidate i decodes the prompt: it waits for the prefills that
+// the rank has to do itself, and delays those that decode there as much as if it had prefilled all of the prompt there.
+// A longer context slows every step of the engine, as a longer prefill does.
+func (c *choice) secondsToDecode(i int) float64 {
+	of := predict(&c.decision, i)
+	return of.Wait + of.Decode
 }
