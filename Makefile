@@ -355,6 +355,10 @@ compare-policies: setup ## rules of placement, ours and those of other gateways,
 compare-targets: setup ## first tokens in time, by our targets and by other rules, in model time (ARGS)
 	GO='$(GO)' scripts/compare-policies.sh --targets $(ARGS)
 
+.PHONY: compare-pairs
+compare-pairs: setup ## prefill and decode apart: pairs, two calls, and engines that do both, in model time (ARGS)
+	GO='$(GO)' scripts/compare-policies.sh --pairs $(ARGS)
+
 .PHONY: traces-agents
 traces-agents: ## a trace of agents that write code into bin/agents-SEED.jsonl (SEED, SESSIONS)
 	scripts/traces-agents.sh

@@ -26,6 +26,8 @@ type Fleet struct {
 	Name        string
 	Speeds      []float64 // of each engine, by the normal speed
 	CacheBlocks int       // of each engine
+	// Places are where the engines are, for KV caches that are passed on; nil: all in one.
+	Places []string
 }
 
 // nodes returns the engines, each of which gives its events to what takes them, if anything listens.
@@ -62,6 +64,9 @@ type Rule interface {
 // refusedRequest stands for the engine of a request that is refused.
 const refusedRequest = -1
 
+// ownPrefill stands for the engine that computes a prompt if that is the one that decodes.
+const ownPrefill = -1
+
 // Request is a request under way.
 type Request struct {
 	*workload.Request
@@ -71,6 +76,7 @@ type Request struct {
 	Asked    time.Time
 	Target   time.Duration // within which its first token is wanted; 0: no matter when
 	engine   int
+	prefill  int // the engine that computes the prompt for the other one; ownPrefill: that one does
 	uncached int // tokens that its engine had to compute, as they were known at its choice
 }
 
@@ -79,10 +85,13 @@ type Request struct {
 type Outcome struct {
 	TTFT    []float64 // from when a request is due to its first token
 	TTLT    []float64 // to its last token
+	TPOT    []float64 // from the first token to the last one, for each token but the first
 	Session []float64 // from when a session's first request is due to its last answer, sub-agents apart
 	HitRate float64   // share of the prompts' tokens that the engines found in their caches
 	Work    float64   // share of the engines' time that was work, see engine.Totals
 	Placed  []int     // requests of each engine
+	Pairs   int       // requests whose prompt another engine has computed
+	Far     int       // of these, at another place
 	Seconds float64   // of the time that counts
 	Refused int       // requests that were refused
 	// Servable is how many of these would have got their first token within the target on one of the engines, as they really
@@ -177,7 +186,7 @@ func (w *world) run() {
 				time.Sleep(r.Pause)
 			}
 			w.settle(r)
-			w.play(&Request{Request: r, Name: fmt.Sprint(r.ID), Asked: time.Now(), Target: w.target})
+			w.play(&Request{Request: r, Name: fmt.Sprint(r.ID), Asked: time.Now(), Target: w.target, prefill: ownPrefill})
 		})
 	}
 	time.Sleep(time.Until(w.from))
@@ -189,7 +198,7 @@ func (w *world) run() {
 	for name, at := range w.began {
 		w.outcome.Session = append(w.outcome.Session, w.ended[name].Sub(at).Seconds())
 	}
-	for _, times := range [][]float64{w.outcome.TTFT, w.outcome.TTLT, w.outcome.Session} {
+	for _, times := range [][]float64{w.outcome.TTFT, w.outcome.TTLT, w.outcome.TPOT, w.outcome.Session} {
 		slices.Sort(times) // answers that end at once have no order
 	}
 }
@@ -234,18 +243,26 @@ func (w *world) play(r *Request) {
 	w.board.placed(r)
 	w.outcome.Placed[r.engine]++
 	w.mu.Unlock()
-	steps, err := w.nodes[r.engine].Generate(simapi.GenerateRequest{RequestID: r.Name, TokenIDs: r.Prompt, OutputTokenIDs: r.Output})
+	ask := simapi.GenerateRequest{RequestID: r.Name, TokenIDs: r.Prompt, OutputTokenIDs: r.Output}
+	if r.prefill != ownPrefill {
+		ask.Transfer = w.prefillElsewhere(r, counts)
+	}
+	steps, err := w.nodes[r.engine].Generate(ask)
 	if err != nil {
 		w.t.Error(err)
 		return
 	}
+	var first time.Time
 	for s := range steps {
 		w.settle(r.Request)
 		w.mu.Lock()
 		switch s.Event {
 		case simapi.EventFirstToken:
+			first = time.Now()
 			if counts {
 				w.outcome.TTFT = append(w.outcome.TTFT, time.Since(r.Asked).Seconds())
+			}
+			if counts && r.prefill == ownPrefill {
 				w.prompts, w.cached = w.prompts+len(r.Prompt), w.cached+s.CachedTokens
 			}
 			w.board.prefilled(r)
@@ -255,6 +272,9 @@ func (w *world) play(r *Request) {
 		case simapi.EventDone:
 			if counts {
 				w.outcome.TTLT = append(w.outcome.TTLT, time.Since(r.Asked).Seconds())
+				if n := len(r.Output); n > 1 {
+					w.outcome.TPOT = append(w.outcome.TPOT, time.Since(first).Seconds()/float64(n-1))
+				}
 			}
 			if r.Session != "" {
 				w.ended[r.Session] = time.Now()
