@@ -11,7 +11,7 @@ import (
 )
 
 // transfers has how long KV caches take from ranks that prefill to ranks that decode. It learns from
-// callers that report both the end of a pair's prefill, by the id of that side, and its first token.
+// callers that report both the end of a pair's prefill, by the id of that side or by PrefillEnded, and its first token.
 // The zero value is empty.
 type transfers struct {
 	mu     sync.Mutex // guards byLink and its values; innermost
@@ -77,6 +77,10 @@ type sent struct {
 	tokens uint64
 	since  time.Time // the end of the prefill; zero: not reported
 }
+
+// PrefillEnded notes when the side of a pair that prefills has computed the prompt, for a caller that learns of it from events. The
+// side stays as it is; only the time of the transfer is learned by it, once PrefillComplete tells the first token.
+func (a *API) PrefillEnded(id string, at time.Time) { a.noteSide(id, at) }
 
 // noteSide learns from a prefill_complete of one side of a pair: that of the side that prefills begins
 // a transfer, and that of the side that decodes ends it.

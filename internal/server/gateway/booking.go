@@ -17,7 +17,7 @@ import (
 type bookings struct {
 	api    *selection.API
 	lease  time.Duration
-	stored chan *booking // bookings whose prompt an event has reported stored; has room for one per open stream
+	stored chan stored // prompts that an event has reported stored; has room for one per open stream
 	// endpoint returns the endpoint of a rank of a scope, ip:port, "" if there is none.
 	endpoint func(catalog.Scope, catalog.Rank) string
 
@@ -29,8 +29,14 @@ func newBookings(api *selection.API, lease time.Duration, most int) *bookings {
 	return &bookings{
 		api: api, lease: lease,
 		endpoint: func(catalog.Scope, catalog.Rank) string { return "" },
-		stored:   make(chan *booking, most), live: make(map[*booking]struct{}),
+		stored:   make(chan stored, most), live: make(map[*booking]struct{}),
 	}
+}
+
+// stored says that the prompt of a booking is stored on the rank that computes it.
+type stored struct {
+	of *booking
+	at time.Time
 }
 
 // renewals is how many times a lease is renewed during its length.
@@ -45,8 +51,8 @@ func (bo *bookings) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case b := <-bo.stored:
-			b.completePrefill(counts.PrefillByEvent)
+		case s := <-bo.stored:
+			s.of.promptStored(s.at)
 		case <-renew.C:
 			for _, b := range bo.list() {
 				b.renew()
@@ -86,6 +92,8 @@ type booking struct {
 	// light: nothing is known of the request's work, so that it has neither tokens nor blocks, not
 	// even of its output.
 	light bool
+	// streams: the first byte of the answer tells the end of the prefill, not an event or a prediction.
+	streams bool
 
 	// mu guards the fields below. It is held while the ledger is called.
 	mu              sync.Mutex
@@ -128,7 +136,7 @@ func (b *booking) add(sel, prefill *selection.Selection, expected *uint32) {
 		return
 	}
 	b.stopWatch = sel.StopWatch
-	if d := sel.PredictedTTFT; d > 0 { // the prefill counts as complete then
+	if d := sel.PredictedTTFT; d > 0 && !b.streams { // the prefill counts as complete then
 		if sel.StopWatch != nil {
 			d *= eventPatience
 		}
@@ -156,8 +164,21 @@ func (b *booking) start() {
 // storedByEvent is called when an event reports that the prompt is stored. It must not block.
 func (b *booking) storedByEvent() {
 	select {
-	case b.all.stored <- b:
+	case b.all.stored <- stored{b, time.Now()}:
 	default: // full: the first byte of the answer will complete the prefill
+	}
+}
+
+// promptStored notes that the prompt is stored on the rank that computes it. With that the prefill is complete, unless the first
+// byte of the answer is going to tell so: then the rank of a pair that prefills has begun to pass on its KV cache.
+func (b *booking) promptStored(at time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case !b.streams:
+		b.completePrefillLocked(counts.PrefillByEvent)
+	case b.prefill.id != "" && !b.prefillDone && !b.freed && !b.rebooked:
+		b.all.api.PrefillEnded(b.prefill.id, at)
 	}
 }
 

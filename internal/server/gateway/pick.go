@@ -239,8 +239,8 @@ func (r *request) selection(b *booking) *selection.SelectRequest {
 	switch {
 	case r.reserves != "":
 		req.ReservationID, req.Lease = new(r.reservationID(r.reserves)), r.config.ReserveFor
-	case !r.streams && !r.light:
-		req.Stored = b.storedByEvent
+	case !r.light && (!r.streams || r.pool.prefills): // of a pair that streams it begins the transfer
+		b.streams, req.Stored = r.streams, b.storedByEvent
 	}
 	if !r.pool.prefills && r.reserves == "" {
 		req.Fallbacks = r.fallbacks
