@@ -72,7 +72,7 @@ func (s *saturations) fullness(snap *catalog.Snapshot, state *scopes.State) []te
 	excluded := s.reports.Excluded(snap.Scope)
 	s.ledger.Look(snap.Scope, nil, func(v *reservations.View) {
 		for _, e := range snap.Ranks() {
-			if v.Known(e.Slot, e.Rank) {
+			if v.Known(e.Slot, e.Rank) && !e.Worker.OnlyEncodes() {
 				roles[roleOf(e.Worker)].add(v, e, limits, waitOf(v, e, state), excluded[e.Rank] != nil)
 			}
 		}

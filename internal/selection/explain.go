@@ -71,6 +71,7 @@ type Exclusion string
 const (
 	Unschedulable Exclusion = "not_schedulable" // incomplete, not in the record, or of the slot tracker alone
 	Draining      Exclusion = "draining"        // its worker is leaving
+	NotOfRole     Exclusion = "not_of_role"     // its worker only encodes
 	NotAllowed    Exclusion = "not_allowed"     // not in allowed_worker_ids
 	MissingTaint  Exclusion = "missing_taint"
 	NotPinned     Exclusion = "not_pinned"

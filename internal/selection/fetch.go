@@ -99,7 +99,7 @@ func (a *attempt) findFetch(c *choice) *Fetch {
 	for i := range ranks {
 		e := &ranks[i]
 		n := held(e.Slot)
-		if n <= most || e.Rank == target.Rank || silent[e.Rank] != nil || !linkedOf(e.Worker).with(of) {
+		if n <= most || e.Rank == target.Rank || silent[e.Rank] != nil || e.Worker.OnlyEncodes() || !linkedOf(e.Worker).with(of) {
 			continue
 		}
 		if at := endpointOf(e); at != "" {

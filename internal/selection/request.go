@@ -45,12 +45,16 @@ type Routing struct {
 // Eligible returns which ranks of a snapshot may be chosen, nil for all.
 type Eligible func(*catalog.Snapshot) func(catalog.Entry) bool
 
-// of returns the filter for a snapshot, nil if it has none.
+// of returns the filter for a snapshot, nil if it has none. No request may use a rank that only encodes.
 func (e Eligible) of(snap *catalog.Snapshot) func(catalog.Entry) bool {
-	if e == nil {
-		return nil
+	var may func(catalog.Entry) bool
+	if e != nil {
+		may = e(snap)
 	}
-	return e(snap)
+	if !snap.Encoders {
+		return may
+	}
+	return func(x catalog.Entry) bool { return !x.Worker.OnlyEncodes() && (may == nil || may(x)) }
 }
 
 // and returns the ranks of e for which also is true.

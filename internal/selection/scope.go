@@ -297,6 +297,8 @@ func (s *scope) exclusion(e catalog.Entry) Exclusion {
 		return exclusionOf(v)
 	}
 	switch {
+	case e.Worker.OnlyEncodes():
+		return NotOfRole
 	case !s.filter.Allows(e.Rank.Worker):
 		return NotAllowed
 	case !s.filter.Eligible(e.Rank.Worker, e.Worker.HasTaint):

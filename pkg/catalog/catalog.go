@@ -387,6 +387,7 @@ func (s *scope) snapshot(sc Scope) *Snapshot {
 		snap.Eagle = snap.Eagle || m.attachment.Eagle
 		if schedulable {
 			snap.Workers = append(snap.Workers, m.worker)
+			snap.Encoders = snap.Encoders || m.worker.OnlyEncodes()
 		}
 		for _, r := range m.attachment.runs {
 			snap.known += int(r.n)

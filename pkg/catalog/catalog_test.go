@@ -216,7 +216,7 @@ func TestInvalid(t *testing.T) {
 		"replays":        {record(1, replays(many)), "replay_endpoints has 4097 ranks, the maximum is 4096"},
 		"copies":         {record(1, func(r *catalog.Record) { r.KVEventCopies = new("sets") }), `kv_event_copies "sets" is neither "count" nor "set"`},
 		"rank of events": {record(1, func(r *catalog.Record) { r.KVEventRank = new("global") }), `kv_event_rank "global" is neither "batch" nor "stream"`},
-		"role":           {record(1, func(r *catalog.Record) { r.Role = new("both") }), `role "both" is neither "prefill" nor "decode"`},
+		"role":           {record(1, func(r *catalog.Record) { r.Role = new("both") }), `role "both" is not "prefill", "decode" or "encode"`},
 		"rank header":    {record(1, rankHeader("rank")), `rank_header "rank" is not "local", "global" or "none"`},
 		"adapter":        {record(1, func(r *catalog.Record) { r.Adapters = []string{"a", ""} }), "adapters has an empty name"},
 		"rank servers":   {record(1, rankEndpoints(many)), "rank_endpoints has 4097 ranks, the maximum is 4096"},

@@ -93,8 +93,8 @@ var fields = [...]Field{
 		Doc: "Reads the load of the ranks from the Prometheus metrics of its engine; unset, they are not read. A patch replaces it as a whole.",
 	},
 	{
-		Name: FieldRole, Of: Pointer[string](func(r *Record) **string { return &r.Role }), Words: []string{RolePrefill, RoleDecode}, Pods: true,
-		Doc: "What of a request the worker serves behind the gateway where prefill and decode are apart; unset is both. `/select_pair` heeds it as the gateway does, `/select` does not.",
+		Name: FieldRole, Of: Pointer[string](func(r *Record) **string { return &r.Role }), Words: []string{RolePrefill, RoleDecode, RoleEncode}, Pods: true,
+		Doc: "What of a request the worker serves behind the gateway where prefill and decode are apart; unset is both. `/select_pair` heeds it as the gateway does, `/select` does not. A worker with `encode` is listed, and chosen for nothing.",
 	},
 	{
 		Name: "revision", Of: Pointer[string](func(r *Record) **string { return &r.Revision }), MaxBytes: maxText, Pods: true,

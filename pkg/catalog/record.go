@@ -63,7 +63,7 @@ type Record struct {
 	StableRoutingID     *string
 	IsEagle             *bool // unset is false
 
-	// Role is RolePrefill or RoleDecode; unset is both. The gateway and the choice of pairs use it.
+	// Role is RolePrefill, RoleDecode or RoleEncode; unset is the first two. The gateway and the choice of pairs use it.
 	Role *string
 	// RankEndpoints has the http or https URLs of the ranks that have an HTTP server of
 	// their own.
@@ -129,7 +129,13 @@ const StateAgentEvents = "state_agent_v2"
 const (
 	RolePrefill = "prefill"
 	RoleDecode  = "decode"
+	// RoleEncode is that of workers that turn images and other media into embeddings. They compute no prompts and are never
+	// chosen.
+	RoleEncode = "encode"
 )
+
+// OnlyEncodes reports whether the worker takes no prompts.
+func (r *Record) OnlyEncodes() bool { return r.Role != nil && *r.Role == RoleEncode }
 
 // Patch changes the fields of a Record that are registered: nil leaves a field as it is. A list, a
 // map or LoadMetrics that is not nil replaces the old one as a whole, also when it is empty. All else

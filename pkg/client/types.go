@@ -313,7 +313,8 @@ type Worker struct {
 	Eagle *bool `json:"is_eagle,omitempty"`
 
 	// What of a request the worker serves behind the gateway where prefill and decode are apart; unset is both.
-	// `/select_pair` heeds it as the gateway does, `/select` does not.
+	// `/select_pair` heeds it as the gateway does, `/select` does not. A worker with `encode` is listed, and chosen
+	// for nothing.
 	Role *string `json:"role,omitempty"`
 	// What the engine's KV caches depend on beside the model, such as the version of its weights. `/select_pair`
 	// makes pairs of workers of one revision, or of workers without any.

@@ -164,3 +164,37 @@ func TestUnknownAddress(t *testing.T) {
 	}
 	w.wantLoads("1/0: 160 40 11; 2/0: 0 0 0; 3/0: 0 0 0") // the embeddings count as a request
 }
+
+// TestEncodersGetNothing: a worker that only encodes gets no request, neither one that is placed by its prompt nor one that is
+// placed by load, beside workers of whatever roles. Where there is no other worker the request is one for a model without any.
+func TestEncodersGetNothing(t *testing.T) {
+	image := `{"model":"m","messages":[{"content":[{"type":"image_url","image_url":{"url":"data:"}}]}]}`
+	ids := servicetest.Prompt(1, 16)
+	requests := []struct{ path, body string }{
+		{chatPath, chat(ids, "")}, {chatPath, image}, {"/v1/embeddings", `{"model":"m","input":"1"}`}, {"/v1/files", "x"},
+	}
+	w := start(t)
+	w.put(1, 1, role("encode"))
+	w.cache(1, ids)
+	for _, r := range requests {
+		if _, p := w.post(r.path, r.body); p.status != 503 {
+			t.Errorf("%s, alone: %+v", r.path, p)
+		}
+	}
+	w.put(2, 1)
+	for range 3 {
+		for _, r := range requests {
+			if _, p := w.post(r.path, r.body); p.destination != at(2) {
+				t.Errorf("%s: %+v", r.path, p)
+			}
+		}
+	}
+	w.put(3, 1, role("prefill"))
+	for range 3 {
+		for _, body := range []string{chat(ids, ""), image} {
+			if _, p := w.post(chatPath, body); p.destination != at(2) || p.headers[prefiller] != at(3) {
+				t.Errorf("a pair: %+v", p)
+			}
+		}
+	}
+}

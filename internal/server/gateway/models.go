@@ -270,7 +270,7 @@ type filter struct {
 // eligible implements selection.Eligible. A rank whose host name was never looked up is in no
 // subset.
 func (f *filter) eligible(snap *catalog.Snapshot) func(catalog.Entry) bool {
-	if f.key() == "" && !f.models.poolOf(snap).prefills {
+	if f.key() == "" && !f.models.poolOf(snap).prefills && !snap.Encoders {
 		return nil
 	}
 	return func(e catalog.Entry) bool {
@@ -278,7 +278,7 @@ func (f *filter) eligible(snap *catalog.Snapshot) func(catalog.Entry) bool {
 		if f.only != nil && e.Rank != *f.only {
 			return false
 		}
-		if selection.OnlyPrefills(w) != f.prefill || slices.Contains(f.without, w.ID) ||
+		if w.OnlyEncodes() || selection.OnlyPrefills(w) != f.prefill || slices.Contains(f.without, w.ID) ||
 			f.lora != "" && !slices.Contains(w.Adapters, f.lora) {
 			return false
 		}

@@ -182,7 +182,7 @@ func TestFaults(t *testing.T) {
 		"enforcement":        {w + "kv_transfer_enforcement: x", "f: workers[0].kv_transfer_enforcement (line 3): want required or preferred"},
 		"copies":             {w + "kv_event_copies: x", "f: workers[0].kv_event_copies (line 3): want count or set"},
 		"rank of events":     {w + "kv_event_rank: x", "f: workers[0].kv_event_rank (line 3): want batch or stream"},
-		"role":               {w + "role: both", "f: workers[0].role (line 3): want prefill or decode"},
+		"role":               {w + "role: both", "f: workers[0].role (line 3): want prefill, decode or encode"},
 		"rank header":        {w + "rank_header: 0", "f: workers[0].rank_header (line 3): " + errText.Error()},
 		"rank headers":       {w + "rank_header: own\n  prefill_rank_header: 1", "f: workers[0].rank_header (line 3): want local, global or none; workers[0].prefill_rank_header (line 4): want true or false"},
 		"null list":          {w + "taints:", "f: workers[0].taints (line 3): want a list of strings"},

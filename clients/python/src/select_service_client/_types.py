@@ -67,7 +67,7 @@ class WorkerSettings(TypedDict, total=False):
     total_kv_blocks: int | None
     stable_routing_id: str | None
     is_eagle: bool | None
-    role: Literal["prefill", "decode"] | None
+    role: Literal["prefill", "decode", "encode"] | None
     revision: str | None
     rank_endpoints: Mapping[int, str] | Mapping[str, str] | None
     rank_header: Literal["local", "global", "none"] | None
@@ -160,7 +160,7 @@ class Worker(TypedDict, total=False):
     total_kv_blocks: int | None
     stable_routing_id: str | None
     is_eagle: bool | None
-    role: Literal["prefill", "decode"]
+    role: Literal["prefill", "decode", "encode"]
     revision: str
     rank_endpoints: dict[str, str]
     rank_header: Literal["local", "global", "none"]
