@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -147,4 +148,137 @@ func TestTakeOverAmongReplicas(t *testing.T) {
 		}
 		want(none)
 	})
+}
+
+// TestTakeOverTwice: two replicas that have not heard of each other take over one reservation. Both of their requests run on the
+// engines, so both count, at all replicas and in whatever order the messages come, and each ends with its own request. One whose
+// replica is gone ends with its lease.
+func TestTakeOverTwice(t *testing.T) {
+	const none, one, two = "1/0: 0 0 0, 2/0: 0 0 0", "1/0: 8 2 1, 2/0: 0 2 1", "1/0: 16 2 2, 2/0: 0 2 2"
+	for name, tt := range map[string]struct {
+		after time.Duration // how long after a the replica b takes over
+		lost  bool          // what a tells of it is lost
+		crash bool          // a is gone then
+	}{
+		"at once": {}, "before it hears": {after: 90 * time.Millisecond}, "lost": {after: time.Second, lost: true},
+		"gone": {after: 90 * time.Millisecond, crash: true},
+	} {
+		for _, reserving := range []int{0, 1, 2} {
+			t.Run(fmt.Sprint(name, " ", reserving), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					role := func(r string) func(*catalog.Record) { return func(x *catalog.Record) { x.Role = &r } }
+					m := servicetest.NewMesh()
+					m.Delay = 100 * time.Millisecond
+					lost := false
+					m.Loses = func() bool { return lost }
+					var worlds []*servicetest.World
+					for _, name := range []string{"a", "b", "c"} {
+						w := m.Start(t, name, servicetest.EventsOff)
+						w.Put(servicetest.Record(1, 1, role(catalog.RolePrefill)))
+						w.Put(servicetest.Record(2, 1, role(catalog.RoleDecode)))
+						worlds = append(worlds, w)
+					}
+					m.Connect(t, "a", "b")
+					m.Connect(t, "b", "c")
+					m.Connect(t, "a", "c")
+					servicetest.Announced()
+					a, b := worlds[0], worlds[1]
+					want := func(load string) {
+						t.Helper()
+						servicetest.Announced()
+						for i, w := range worlds {
+							if i > 0 || !tt.crash {
+								w.WantLoad(load)
+							}
+						}
+					}
+					req := &selection.PairRequest{SelectRequest: *servicetest.Ask(servicetest.Prompt(1, 8))}
+					req.ReservationID, req.Lease = new("r"), 10*time.Second
+					if _, err := worlds[reserving].SelectPair(t.Context(), req); err != nil {
+						t.Fatal(err)
+					}
+					want(one)
+					lost = tt.lost
+					first, err := a.TakeOver("r", time.Minute)
+					if err != nil {
+						t.Fatal(err)
+					}
+					synctest.Wait()
+					lost = false
+					time.Sleep(tt.after)
+					second, err := b.TakeOver("r", time.Minute)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if tt.crash {
+						synctest.Wait()
+						m.Crash("a")
+					}
+					want(two)
+					if err := b.Free(second.ID); err != nil {
+						t.Fatal(err)
+					}
+					want(one)
+					if tt.crash {
+						time.Sleep(2 * time.Minute)
+					} else if err := a.Free(first.ID); err != nil {
+						t.Fatal(err)
+					}
+					want(none)
+					for _, w := range worlds[1:] {
+						if w.IsReserved("r") {
+							t.Error("it is reserved still")
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestTwoOfOneID: two replicas that have booked one id each, because nothing was heard of the first one, leave nothing behind:
+// neither if both are taken over, nor if one is and the other's lease ends.
+func TestTwoOfOneID(t *testing.T) {
+	for _, takers := range []int{0, 1, 2} {
+		t.Run(fmt.Sprint(takers), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := servicetest.NewMesh()
+				lost := true
+				m.Loses = func() bool { return lost }
+				worlds := []*servicetest.World{m.Start(t, "a", servicetest.EventsOff), m.Start(t, "b", servicetest.EventsOff)}
+				m.Connect(t, "a", "b")
+				for _, w := range worlds {
+					w.Put(servicetest.Record(1, 1))
+				}
+				for _, w := range worlds {
+					req := servicetest.Ask(servicetest.Prompt(1, 8))
+					req.ReservationID, req.Lease = new("r"), 10*time.Second
+					if _, err := w.Select(t.Context(), req, true); err != nil {
+						t.Fatal(err)
+					}
+				}
+				synctest.Wait()
+				lost = false
+				servicetest.Announced()
+				for _, w := range worlds[:takers] {
+					pair, err := w.TakeOver("r", time.Minute)
+					if err != nil {
+						continue // it went with the other one
+					}
+					servicetest.Announced()
+					if err := w.Free(*pair.Decode.ReservationID); err != nil {
+						t.Error(err)
+					}
+					servicetest.Announced()
+				}
+				time.Sleep(20 * time.Second) // beyond the lease
+				for i, w := range worlds {
+					w.WantLoad("1/0: 0 0 0")
+					if w.IsReserved("r") {
+						t.Errorf("replica %d has it still", i)
+					}
+				}
+			})
+		})
+	}
 }
