@@ -25,7 +25,7 @@ var played = map[string][]string{
 	"start/callers.md":       {"8092"},
 	"reference/conductor.md": {"13333", "8092", "5500"},
 	"run/diagnose.md":        {"13333", "8092", "5500"},
-	"run/disaggregation.md":  {"8092"},
+	"run/disaggregation.md":  {"8092", "8093", "8080", "8101", "8102", "8201", "8202"},
 	"run/draining.md":        {"8092"},
 	"start/engines.md":       {"8092"},
 	"run/overload.md":        {"8092"},
@@ -99,7 +99,7 @@ func playText(t *testing.T, root, page, text string, ports ...string) (dir strin
 		t.Fatal(err)
 	}
 	dir = t.TempDir()
-	install(t, root, filepath.Join(dir, "bin"), strings.Contains(text, "kv-publish"))
+	install(t, filepath.Join(dir, "bin"), text)
 	reached := run(t, dir, page, steps)
 	for i, s := range steps[:reached] {
 		output := read(t, dir, fmt.Sprintf("output.%d", i))
@@ -125,21 +125,22 @@ func onFreePorts(t *testing.T, page string, ports ...string) string {
 	return page
 }
 
-// install puts the service and, if publisher is set, kv-publish where the page
-// has them.
-func install(t *testing.T, root, bin string, publisher bool) {
+// install puts the programs that a page calls where it has them.
+func install(t *testing.T, bin, text string) {
 	t.Helper()
+	programs := map[string]string{"select-service": e2e.Binary(t)}
+	for name, source := range map[string]string{"kv-publish": "./test/checks/docs/kv-publish", "sim-engine": "./demo/engine"} {
+		if strings.Contains(text, "bin/"+name) {
+			programs[name] = e2e.Program(t, source)
+		}
+	}
 	if err := os.Mkdir(bin, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(e2e.Binary(t), filepath.Join(bin, "select-service")); err != nil {
-		t.Fatal(err)
-	}
-	if !publisher {
-		return
-	}
-	if err := os.Symlink(e2e.Program(t, "./test/checks/docs/kv-publish"), filepath.Join(bin, "kv-publish")); err != nil {
-		t.Fatal(err)
+	for name, at := range programs {
+		if err := os.Symlink(at, filepath.Join(bin, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

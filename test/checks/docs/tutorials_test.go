@@ -227,7 +227,7 @@ func asSGLang(t *testing.T, model string, e e2e.Engine) string {
 func installTutorial(t *testing.T, root, dir string) (env []string) {
 	t.Helper()
 	bin := filepath.Join(dir, "bin")
-	install(t, root, bin, false)
+	install(t, bin, "")
 	if err := os.Symlink(e2e.Program(t, "./cmd/selectctl"), filepath.Join(bin, "selectctl")); err != nil {
 		t.Fatal(err)
 	}
