@@ -29,8 +29,10 @@ type attempt struct {
 	choice  choice
 	wait    wait
 	payer   admission.Payer // who pays for the engine time
-	result  Selection
-	counts  counting
+	// promised is what is promised of the reservation that is being booked; nil: nothing, or none is.
+	promised *promise
+	result   Selection
+	counts   counting
 
 	timeline timeline
 }
@@ -146,7 +148,7 @@ func (a *attempt) recycle() {
 	a.scope.reset()
 	a.prompt.reset()
 	a.choice.reset()
-	a.retry = retry{request: a.retry.request}
+	a.retry, a.promised = retry{request: a.retry.request}, nil
 	a.choice.prompt = &a.prompt
 	a.session.keys, a.session.kept = sessionKeys{}, kept{}
 	a.wait, a.payer, a.result, a.counts.of = wait{}, admission.Payer{}, Selection{}, nil
@@ -288,7 +290,7 @@ func (a *attempt) choose(v *reservations.View) error {
 		return err
 	}
 	ranks, i := a.choice.pick(ranks, v)
-	if t := a.choice.target; t != nil && t.Refused && excluded == nil { // else the request contradicts its session, at any load
+	if excluded == nil && a.refuses() { // with excluded, the request contradicts its session, at any load
 		return a.choice.missed(ranks, i)
 	}
 	if !a.choice.takes(ranks[i]) {

@@ -8,6 +8,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/internal/selection/fairness"
+	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
 // promise is what a request that has a reservation wants of its times, until it is known what came of it. It belongs to the
@@ -15,17 +16,20 @@ import (
 type promise struct {
 	counts *counts.Promises
 	payer  admission.Payer
+	probes *ttft.Probes // the request is one of these; nil: it is none. Set before the reservation can be found
 
-	mu                   sync.Mutex // guards the fields below; innermost, but for the locks of the two above
+	mu                   sync.Mutex // guards the fields below; innermost, but for the locks of the three above
 	firstToken, deadline time.Time  // zero: not wanted, or it is known
 }
 
 // newPromise returns what the attempt's reservation promises, nil if that is nothing.
 func (a *attempt) newPromise() *promise {
+	a.promised = nil
 	if !a.hasTarget() || a.ByLoad {
 		return nil
 	}
-	return &promise{counts: a.promises(), payer: a.payer, firstToken: a.firstToken, deadline: a.Deadline}
+	a.promised = &promise{counts: a.promises(), payer: a.payer, firstToken: a.firstToken, deadline: a.Deadline}
+	return a.promised
 }
 
 // promises returns where it is counted what comes of the request's target and deadline.
@@ -85,6 +89,9 @@ func (p *promise) tell(w counts.Wanted, by *time.Time, o fairness.Outcome) {
 	p.counts.Note(w, o)
 	if p.payer.Class != nil {
 		p.payer.Class.Note(p.payer.Account, o)
+	}
+	if p.probes != nil {
+		p.probes.Done(o == fairness.Attained)
 	}
 }
 

@@ -136,6 +136,19 @@ func (c *choice) pickForTarget(ranks []catalog.Entry) (i int, ok bool) {
 	return i, true
 }
 
+// refuses reports whether the request is refused because of its target. A probe is not: what comes of its reservation tells
+// whether refusals are right.
+func (a *attempt) refuses() bool {
+	t := a.choice.target
+	if t == nil || !t.Refused {
+		return false
+	}
+	if probes := &a.scope.rules.Policies.Learner.Probes; a.promised != nil && probes.Due() {
+		t.Refused, a.promised.probes = false, probes
+	}
+	return t.Refused
+}
+
 // wanted is how soon a request wants its first token and its whole answer, in seconds from now; +Inf: it does not say.
 type wanted struct {
 	first, answer float64

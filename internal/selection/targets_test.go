@@ -162,6 +162,95 @@ func TestTargetsWithoutPredictions(t *testing.T) {
 	})
 }
 
+// TestRefusingEverythingEnds: engines were slow while their predictions were learned, and recover while every request is refused
+// because of these. No first token would ever tell; but some requests are let through, and while these are in time, refusals end
+// within so many requests as ttft.MostRefused says.
+func TestRefusingEverythingEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := trained(t, 2)
+		slow := ttft.Parameters{Base: 4 * targetEngine.Base, PerToken: 4 * targetEngine.PerToken, PerContext: 4 * targetEngine.PerContext}
+		for i := range 300 {
+			run(w, t, fmt.Sprint("slow", i), 100+i*17%4000, slow)
+		}
+		time.Sleep(2 * time.Second)
+		const asked = 400
+		refused, last := 0, 0
+		for i := range asked {
+			id, prompt := fmt.Sprint("n", i), servicetest.Prompt(uint32(i+1)<<14, 2000) // 0.55 s, and 2.2 s while the engines were slow
+			req := servicetest.Ask(prompt)
+			req.ReservationID, req.TTFTTarget, req.RefuseOnMiss = &id, time.Second, true
+			sel, err := w.Select(context.Background(), req, true)
+			if contract.KindOf(err) == contract.TargetMissed {
+				refused, last = refused+1, i
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Duration(targetEngine.Prefill(float64(sel.EffectivePrefillTokens), 2000) * float64(time.Second)))
+			if err := errors.Join(w.PrefillComplete(id), sleepThen(time.Second, func() error { return w.Free(id) })); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if refused == 0 || refused > ttft.MostRefused {
+			t.Errorf("%d requests are refused, at most %d may be", refused, ttft.MostRefused)
+		}
+		if last > asked/2 {
+			t.Errorf("request %d of %d is still refused", last+1, asked)
+		}
+		if n := servicetest.Sum(w.Metrics()["request_targets_total"], servicetest.Scope.Model, "refused"); n != float64(refused) {
+			t.Errorf("%g refusals are counted, of %d", n, refused)
+		}
+	})
+}
+
+func sleepThen(d time.Duration, f func() error) error {
+	time.Sleep(d)
+	return f()
+}
+
+// TestFewAreLetThrough: where refusals are right, one of 32 requests is let through, and asking without a reservation, which
+// tells nothing, lets none through.
+func TestFewAreLetThrough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := trained(t, 2)
+		placed := func(i int, reserve bool) bool {
+			id := fmt.Sprint("n", i)
+			req := servicetest.Ask(servicetest.Prompt(uint32(i+1)<<14, 2000)) // 0.55 s
+			req.TTFTTarget, req.RefuseOnMiss = 400*time.Millisecond, true
+			if reserve {
+				req.ReservationID = &id
+			}
+			sel, err := w.Select(context.Background(), req, reserve)
+			if contract.KindOf(err) == contract.TargetMissed {
+				return false
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Duration(targetEngine.Prefill(float64(sel.EffectivePrefillTokens), 2000) * float64(time.Second)))
+			if err := errors.Join(w.PrefillComplete(id), sleepThen(time.Second, func() error { return w.Free(id) })); err != nil {
+				t.Fatal(err)
+			}
+			return true
+		}
+		through := 0
+		for i := range 320 {
+			if placed(i, true) {
+				through++
+			}
+		}
+		if through != 10 {
+			t.Errorf("%d of 320 requests are let through, not one of 32", through)
+		}
+		for i := range 64 {
+			if placed(i, false) {
+				t.Fatal("a request without a reservation is let through")
+			}
+		}
+	})
+}
+
 // TestNinthDecileHolds: of requests whose target is the ninth decile of their prediction, 85 to 95 % get their first token in
 // time, on engines whose times scatter, beside others that wait for them.
 func TestNinthDecileHolds(t *testing.T) {

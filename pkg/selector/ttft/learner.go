@@ -18,6 +18,9 @@ type Learner struct {
 	model atomic.Pointer[Model]
 	ranks atomic.Pointer[[]*rankState] // by slot
 
+	// Probes are some of the requests that are refused because of the scope's predictions.
+	Probes Probes
+
 	// mu guards the fields below, and what is not atomic in the states of the ranks.
 	mu          sync.Mutex
 	fit         fit
