@@ -19,6 +19,7 @@ type promise struct {
 	probes *ttft.Probes // the request is one of these; nil: it is none. Set before the reservation can be found
 
 	mu                   sync.Mutex // guards the fields below; innermost, but for the locks of the three above
+	ahead                bool       // the request has not come, and may never: see SelectRequest.Ahead
 	firstToken, deadline time.Time  // zero: not wanted, or it is known
 }
 
@@ -28,7 +29,7 @@ func (a *attempt) newPromise() *promise {
 	if !a.hasTarget() || a.ByLoad {
 		return nil
 	}
-	a.promised = &promise{counts: a.promises(), payer: a.payer, firstToken: a.firstToken, deadline: a.Deadline}
+	a.promised = &promise{counts: a.promises(), payer: a.payer, firstToken: a.firstToken, deadline: a.Deadline, ahead: a.Ahead}
 	return a.promised
 }
 
@@ -63,8 +64,20 @@ func (p *promise) ended(answered bool) {
 	if p != nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()
+		if p.ahead {
+			p.firstToken, p.deadline = time.Time{}, time.Time{}
+		}
 		p.settle(counts.FirstToken, &p.firstToken, false)
 		p.settle(counts.WholeAnswer, &p.deadline, answered)
+	}
+}
+
+// begun notes that the request has come for which a reservation was made ahead.
+func (p *promise) begun() {
+	if p != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.ahead = false
 	}
 }
 

@@ -30,6 +30,41 @@ func promisesOf(w *servicetest.World, labels ...string) float64 {
 	return servicetest.Sum(w.Metrics()["promises_total"], labels...)
 }
 
+// TestReservedAheadPromisesNothing: of what is reserved for a request that follows, nothing is counted if none does, whether the
+// time is over when the reservation ends or not, and all as ever if one takes it over.
+func TestReservedAheadPromisesNothing(t *testing.T) {
+	ahead := func(r *selection.SelectRequest) { r.Ahead, r.Lease = true, 20*time.Second }
+	synctest.Test(t, func(t *testing.T) {
+		w := servicetest.Start(t, servicetest.EventsOff)
+		w.Put(servicetest.Record(1, 1))
+		promised(t, w, "lapses", ahead)
+		time.Sleep(time.Minute)
+		promised(t, w, "is freed", ahead)
+		time.Sleep(15 * time.Second)
+		if err := w.Free("is freed"); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.Metrics()["promises_total"]; len(got) > 0 && promisesOf(w, "gold") != 0 {
+			t.Errorf("nobody has followed, but %v is counted", got)
+		}
+		promised(t, w, "r", ahead)
+		time.Sleep(2 * time.Second)
+		pair, err := w.TakeOver("r", time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.PrefillComplete(pair.ID); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Free(pair.ID); err != nil {
+			t.Fatal(err)
+		}
+		if late, inTime := promisesOf(w, "gold", "first_token", "missed"), promisesOf(w, "gold", "answer", "attained"); late != 1 || inTime != 1 {
+			t.Errorf("of a request that has followed %g first tokens are late, %g answers in time", late, inTime)
+		}
+	})
+}
+
 // TestPromises: what is counted is when the first token and the end were reported, and nothing that nobody knows.
 func TestPromises(t *testing.T) {
 	type counted struct{ tokensInTime, tokensLate, answersInTime, answersLate float64 }

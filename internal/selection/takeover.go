@@ -28,6 +28,7 @@ func (a *API) TakeOver(id string, lease time.Duration) (pair Pair, err error) {
 	if err != nil {
 		return Pair{}, reservationError(id, err)
 	}
+	a.promiseOf(pair.ID).begun()
 	pair.Decode = a.selectionOf(answer, lease)
 	if prefill != nil {
 		pair.Prefill = new(a.selectionOf(prefill, lease))

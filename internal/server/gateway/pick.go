@@ -238,7 +238,7 @@ func (r *request) selection(b *booking) *selection.SelectRequest {
 	}
 	switch {
 	case r.reserves != "":
-		req.ReservationID, req.Lease = new(r.reservationID(r.reserves)), r.config.ReserveFor
+		req.ReservationID, req.Lease, req.Ahead = new(r.reservationID(r.reserves)), r.config.ReserveFor, true
 	case !r.light && (!r.streams || r.pool.prefills): // of a pair that streams it begins the transfer
 		b.streams, req.Stored = r.streams, b.storedByEvent
 	}

@@ -62,6 +62,32 @@ func TestReserveEndpoint(t *testing.T) {
 	w.wantCount("requests_total", `outcome="reserved"`, 1)
 }
 
+// TestReservedPromisesNothing: a reservation with a target that nobody follows is no promise that was missed.
+func TestReservedPromisesNothing(t *testing.T) {
+	w := start(t, reserving)
+	w.put(1, 1)
+	w.put(2, 1)
+	_, r := w.post(chatPath, chat(servicetest.Prompt(1, 16), ""), prefer, "reserve-endpoint", "x-slo-ttft-ms", "1", "x-tenant-id", "gold")
+	if r.status != 204 {
+		t.Fatalf("%+v", r)
+	}
+	answered := time.Now()
+	await(t, func() string {
+		if passed := time.Since(answered); passed < 2*time.Millisecond {
+			return passed.String()
+		}
+		return ""
+	})
+	chosen := uint64(1)
+	if r.headers[reserved] == at(2) {
+		chosen = 2
+	}
+	w.Remove(chosen) // ends what is reserved there
+	if got := w.Metrics()["promises_total"]; servicetest.Sum(got, "missed")+servicetest.Sum(got, "attained") != 0 {
+		t.Errorf("counted %v", got)
+	}
+}
+
 // TestCoordinator plays the requests of llm-d's coordinator for SGLang: it reserves the engine that prefills, names it in
 // both bodies, pins the prefill to it, and sends the decode at the same time.
 func TestCoordinator(t *testing.T) {

@@ -279,8 +279,15 @@ func (w *wants) set(r *selection.SelectRequest) (err error) {
 	return nil
 }
 
-// readOnMiss reads on_miss, and reports whether it is refuse.
-func readOnMiss(s *bodyscan.Scanner) (refuse bool) { return s.Variant("place", "refuse") == "refuse" }
+// readOnMiss reads on_miss, and reports whether it is refuse. It is no member of Dynamo's contract, in which a value in place of
+// one of a few words is a fault of syntax, so a value of another type is a fault of shape, as in the members beside it.
+func readOnMiss(s *bodyscan.Scanner) (refuse bool) {
+	if !s.IsText() {
+		_ = s.Text() // fails
+		return false
+	}
+	return s.Variant("place", "refuse") == "refuse"
+}
 
 var rankShape = bodyscan.NewObject(
 	required("worker_id", func(r *catalog.Rank) *uint64 { return &r.Worker }, (*bodyscan.Scanner).Uint64),

@@ -41,7 +41,9 @@ func TestTargets(t *testing.T) {
 			{members: `"deadline_ms":3155760000000`, status: 400, text: deadline}, // a century
 			{members: `"deadline_ms":[]`, status: 422, text: shapePrefix + "deadline_ms: invalid type: "},
 			{members: `"on_miss":"drop"`, status: 422, text: shapePrefix + "on_miss: "},
-			{members: `"on_miss":true`, status: 400, text: syntaxPrefix + "on_miss: "}, // as other names in Dynamo's contract
+			{members: `"on_miss":true`, status: 422, text: shapePrefix + "on_miss: invalid type: boolean, expected a string"}, // as the members beside it
+			{members: `"on_miss":1`, status: 422, text: shapePrefix + "on_miss: invalid type: "},
+			{members: `"on_miss":{}`, status: 422, text: shapePrefix + "on_miss: invalid type: "},
 		} {
 			for _, s := range speakers(f) {
 				for _, path := range []string{"/select", "/select_and_reserve", "/explain"} {
