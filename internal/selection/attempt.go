@@ -363,7 +363,7 @@ func (a *attempt) book() (err error) {
 	a.api.ledger.Look(a.Scope, a.prompt.sequence, func(v *reservations.View) { err = a.choose(v) })
 	a.timeline.end("choose")
 	if p := &a.payer; err == nil && p.Class != nil {
-		p.Class.Once(p.Account, a.choice.predictedPrefill(a.result.EffectivePrefillTokens), a.api.scopes.Seconds())
+		p.Class.Once(p.Account, a.choice.predictedWork(a.result.EffectivePrefillTokens), a.api.scopes.Seconds())
 	}
 	return err
 }

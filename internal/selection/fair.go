@@ -1,6 +1,7 @@
 package selection
 
 import (
+	"cmp"
 	"strings"
 	"unicode/utf8"
 
@@ -48,7 +49,7 @@ func (a *attempt) charge(r *idempotencyRecord) {
 	}
 	r.uncharge()
 	now := a.api.scopes.Seconds()
-	r.charge = &charge{a.payer.Class.Begin(a.payer.Account, a.choice.chosen.Rank, a.choice.predictedPrefill(a.result.EffectivePrefillTokens), now), a.api.scopes}
+	r.charge = &charge{a.payer.Class.Begin(a.payer.Account, a.choice.chosen.Rank, a.choice.predictedWork(a.result.EffectivePrefillTokens), now), a.api.scopes}
 }
 
 // uncharge takes the charge of a reservation back that was not booked. r may be nil.
@@ -68,12 +69,25 @@ func (a *attempt) chargePair() {
 	if a.pair.result.Prefill != nil {
 		c = &a.pair.prefill.choice
 	}
-	a.payer.Class.Once(a.payer.Account, c.predictedPrefill(a.prompt.size.Tokens), a.api.scopes.Seconds())
+	a.payer.Class.Once(a.payer.Account, c.predictedWork(a.prompt.size.Tokens), a.api.scopes.Seconds())
 }
 
-// predictedPrefill returns what the chosen rank is predicted to take for the prefill, in seconds: by what was learned or, if
+const (
+	// mostBase bounds the part of a prefill's time that does not depend on its tokens, in seconds. A step of an engine takes a
+	// few milliseconds for itself. What was learned beyond that is how long a prompt waits for the step before, which is
+	// no work.
+	mostBase = 0.005
+	// attended is how many tokens before it an output token attends to in the time in which the rank computes one token of a
+	// prompt. This is the order of magnitude for models of 8B to 70B parameters.
+	attended = 1000
+	// stepTokens is how many tokens of prompts a step computes on a worker whose max_num_batched_tokens is unknown. It is the
+	// default of vLLM and SGLang for a serving engine.
+	stepTokens = 8192
+)
+
+// predictedWork returns what the request is predicted to be for the chosen rank: by what was learned or, if
 // no policy predicts, by ttft.Default, which then takes tokens as those to compute.
-func (c *choice) predictedPrefill(tokens uint64) float64 {
+func (c *choice) predictedWork(tokens uint64) fairness.Work {
 	if c.uncached > 0 {
 		tokens = c.uncached
 	}
@@ -82,5 +96,11 @@ func (c *choice) predictedPrefill(tokens uint64) float64 {
 		model = l.Model().Parameters
 		speed, _ = l.Rank(c.chosen.Slot, c.chosen.Rank)
 	}
-	return speed * model.Prefill(float64(tokens), float64(c.prompt.size.Tokens))
+	model.Base = min(model.Base, mostBase)
+	prompt, step := float64(c.prompt.size.Tokens), float64(cmp.Or(batchLimit(c.chosen.Worker), stepTokens))
+	return fairness.Work{
+		Prefill:   speed * model.Prefill(float64(tokens), prompt),
+		Steps:     float64(tokens) / step,
+		PerOutput: speed * model.Prefill(stepTokens, stepTokens) / stepTokens * (1 + prompt/attended),
+	}
 }

@@ -30,16 +30,17 @@ func TestFairnessList(t *testing.T) {
 				t.Fatal("not there")
 			}
 		}
-		serve("b", "x", 2*time.Second)
-		serve("gold", "y", 5*time.Second)
+		serve("b", "x", 3*time.Second)
+		serve("gold", "y", 6*time.Second)
 		serve("gold", "zz", time.Second)
+		// The one that runs is predicted to take as long as those before it in the mean: 2.9 s, where the later ones weigh more.
 		running := ask("gold", "run", 0).served(t)
 		waiting := ask("b", "wait", 0)
 		synctest.Wait()
 		show := func(programs bool, limit int) (rows []string) {
 			l := w.Fairness(&selection.FairnessQuery{Programs: programs, Limit: limit})
 			for _, c := range l.Consumers {
-				rows = append(rows, fmt.Sprintf("%s %s %.0f s %.0f %% of %g, %d run, %d wait, %d %d", c.Tenant, c.Program, c.Seconds, 100*c.Share, c.Weight, c.Running, c.Waiting,
+				rows = append(rows, fmt.Sprintf("%s %s %.1f s %.0f %% of %g, %d run, %d wait, %d %d", c.Tenant, c.Program, c.Seconds, 100*c.Share, c.Weight, c.Running, c.Waiting,
 					c.Outcomes[fairness.Attained], c.Outcomes[fairness.Missed]))
 			}
 			rows = append(rows, fmt.Sprint(l.Total))
@@ -48,10 +49,10 @@ func TestFairnessList(t *testing.T) {
 			}
 			return rows
 		}
-		if got, want := fmt.Sprint(show(false, 10)), "[gold  6 s 75 % of 3, 1 run, 0 wait, 1 1 b  2 s 25 % of 1, 0 run, 1 wait, 0 1 2]"; got != want {
+		if got, want := fmt.Sprint(show(false, 10)), "[gold  9.9 s 77 % of 3, 1 run, 0 wait, 1 1 b  3.0 s 23 % of 1, 0 run, 1 wait, 0 1 2]"; got != want {
 			t.Errorf("tenants: %s, want %s", got, want)
 		}
-		if got, want := fmt.Sprint(show(true, 2)), "[gold y 5 s 62 % of 3, 0 run, 0 wait, 0 1 b x 2 s 25 % of 1, 0 run, 0 wait, 0 1 5]"; got != want {
+		if got, want := fmt.Sprint(show(true, 2)), "[gold y 6.0 s 46 % of 3, 0 run, 0 wait, 0 1 b x 3.0 s 23 % of 1, 0 run, 0 wait, 0 1 5]"; got != want {
 			t.Errorf("programs: %s, want %s", got, want)
 		}
 		other := "elsewhere"

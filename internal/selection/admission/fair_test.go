@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/selection/admission"
+	"github.com/select-service/select-service/internal/selection/fairness"
 	"github.com/select-service/select-service/pkg/catalog"
 )
 
@@ -42,7 +43,7 @@ func (n *naiveFair) accounts(w *admission.Waiter) []string {
 	return []string{w.Tenant}
 }
 
-// key is 0.8 of what was served lately by weight, less 0.2 of the wait: the defaults of the policy file.
+// key is 0.8 of what was served lately by weight, less 0.2 of the wait beyond a minute: the defaults of the policy file.
 func (n *naiveFair) key(account string, lane any, now float64) float64 {
 	served := 0.0
 	for _, x := range n.turns {
@@ -50,7 +51,7 @@ func (n *naiveFair) key(account string, lane any, now float64) float64 {
 			served += x.seconds * math.Exp2((x.at-now)/60)
 		}
 	}
-	return 0.8*served/cmp.Or(n.weights[account], 1) - 0.2*(now-n.since[account][lane])
+	return 0.8*served/cmp.Or(n.weights[account], 1) - 0.2*max(0, now-n.since[account][lane]-60)
 }
 
 func (n *naiveFair) add(w *admission.Waiter, now float64) {
@@ -162,7 +163,7 @@ func TestFairAgainstModel(t *testing.T) {
 				m.remove(got)
 				m.served(got, seconds, now)
 				p := q.Payer(got, now)
-				p.Class.Once(p.Account, seconds, now)
+				p.Class.Once(p.Account, fairness.Work{Prefill: seconds}, now)
 				q.Served(got, now)
 			}
 		}
@@ -180,7 +181,7 @@ func play(q *admission.Queue, sessions []*admission.Waiter, cost func(*admission
 		w := q.Next(now, always)
 		p := q.Payer(w, now)
 		c := cost(w)
-		p.Class.Once(p.Account, c, now)
+		p.Class.Once(p.Account, fairness.Work{Prefill: c}, now)
 		q.Served(w, now)
 		seconds[w.Tenant] += c
 		now += c
@@ -238,8 +239,8 @@ func TestFairShares(t *testing.T) {
 }
 
 // TestFairBound: nobody starves. Of a tenant that has been served s seconds by its weight, and has waited since then, no
-// tenant is put in front whose own turn began to be due more than s·0.8/0.2 seconds later. Here new tenants, which were
-// served nothing, come without end.
+// tenant is put in front whose own turn began to be due more than a minute and s·0.8/0.2 seconds later. Here new tenants, which
+// were served nothing, come without end.
 func TestFairBound(t *testing.T) {
 	const served = 30.0
 	q := admission.NewQueue(fair(t, "by: program"))
@@ -251,14 +252,14 @@ func TestFairBound(t *testing.T) {
 		t.Fatal("it waits alone")
 	}
 	p := q.Payer(old, 0)
-	p.Class.Once(p.Account, served, 0)
+	p.Class.Once(p.Account, fairness.Work{Prefill: served}, 0)
 	q.Served(old, 0)
 	if err := q.Add(old, 1); err != nil {
 		t.Fatal(err)
 	}
 	for i := 1; ; i++ {
 		now := float64(i)
-		if now > served*0.8/0.2+1 {
+		if now > 60+served*0.8/0.2+1 {
 			t.Fatalf("it still waits after %v s", now)
 		}
 		if err := q.Add(&admission.Waiter{Tenant: fmt.Sprint("new ", i), Arrived: now}, 1); err != nil {
@@ -266,7 +267,7 @@ func TestFairBound(t *testing.T) {
 		}
 		w := q.Next(now, always)
 		p := q.Payer(w, now)
-		p.Class.Once(p.Account, 1, now)
+		p.Class.Once(p.Account, fairness.Work{Prefill: 1}, now)
 		q.Served(w, now)
 		if w == old {
 			return

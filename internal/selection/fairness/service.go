@@ -99,6 +99,7 @@ type Class struct {
 type Service struct {
 	mu      sync.Mutex
 	engines map[catalog.Rank]*engine
+	sweep   int     // size of engines from which on idle ones are looked for
 	bytes   int64   // of the accounts of all classes, approximately
 	memory  *Memory // nil: there is no bound
 	decode  float64 // mean of the observed decodes, in seconds: what a new one is predicted to take
@@ -208,6 +209,10 @@ func (c *Class) Accounts() int {
 	return c.accounts
 }
 
+// patience is for how many seconds an account waits for its turn before its wait counts. Those with a small share, or with long
+// requests, have to wait longer for their turns than others. If that counted, they would get more than their share.
+const patience = 60
+
 // Key orders the accounts that wait for a turn: the least goes first. since is when the account's turn began to be due.
 // The account counts as used at that time, so that it is not forgotten while it waits.
 func (c *Class) Key(a *Account, since, now float64) float64 {
@@ -219,7 +224,7 @@ func (c *Class) Key(a *Account, since, now float64) float64 {
 	if a.tenant == nil {
 		weight = a.weight
 	}
-	return (1-h)*a.value(now, c.rules.HalfLife)/weight - h*(now-since)
+	return (1-h)*a.value(now, c.rules.HalfLife)/weight - h*max(0, now-since-patience)
 }
 
 // Served returns how many engine seconds an account was served, those of the past discounted by their age.
@@ -255,30 +260,15 @@ func (c *Class) charge(a *Account, seconds, now float64) {
 	}
 }
 
-// engine is what a rank does for requests that are charged.
-type engine struct {
-	prefilling, decoding int
-	completed            float64 // when a prefill last ended
-	share                float64 // integral of 1/decoding over the time without prefills
-	at                   float64 // when share was last brought up to date
-}
-
-// advance brings share up to date. A rank that prefills decodes meanwhile, if at all, on the account of the prefill.
-func (e *engine) advance(now float64) {
-	if e.decoding > 0 && e.prefilling == 0 {
-		e.share += min(max(0, now-e.at), maxSeconds) / float64(e.decoding)
-	}
-	e.at = now
-}
-
 // Charge is one request of which the engine seconds are counted. A nil Charge counts nothing.
 type Charge struct {
 	class           *Class
 	account         *Account
-	rank            catalog.Rank
+	engine          *engine
+	work            Work
 	prefill, decode float64 // what was charged so far
 	booked          float64
-	share           float64 // engine.share when the decode began
+	share, steps    float64 // those of engine when the decode began
 	state           chargeState
 }
 
@@ -290,29 +280,26 @@ const (
 	over
 )
 
-// Begin charges a request that is placed on a rank, where its prefill is predicted to take so many seconds.
-func (c *Class) Begin(a *Account, r catalog.Rank, prefill, now float64) *Charge {
+// Begin charges a request that is placed on a rank, for the work that it is predicted to be there.
+func (c *Class) Begin(a *Account, r catalog.Rank, w Work, now float64) *Charge {
 	s := c.service
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x := &Charge{class: c, account: a, rank: r, prefill: bounded(prefill), decode: s.decode, booked: now}
-	e := s.engines[r]
-	if e == nil {
-		e = &engine{at: now}
-		s.engines[r] = e
-	}
+	e := s.engine(r, now)
 	e.advance(now)
-	e.prefilling++
+	w = w.bounded()
+	x := &Charge{class: c, account: a, engine: e, work: w, prefill: bounded(w.Prefill * e.scale()), decode: s.decode, booked: now}
+	e.begin(w)
 	a.run(1)
 	c.charge(a, x.prefill+x.decode, now)
 	return x
 }
 
 // Once charges a request of which nothing will be observed.
-func (c *Class) Once(a *Account, prefill, now float64) {
+func (c *Class) Once(a *Account, w Work, now float64) {
 	c.service.mu.Lock()
 	defer c.service.mu.Unlock()
-	c.charge(a, bounded(prefill)+c.service.decode, now)
+	c.charge(a, w.bounded().Prefill+c.service.decode, now)
 }
 
 // PrefillEnded replaces the predicted prefill by the observed one. Only the first call counts.
@@ -326,14 +313,11 @@ func (c *Charge) PrefillEnded(now float64) {
 	if c.state != charged {
 		return
 	}
-	e := s.engines[c.rank]
+	e := c.engine
 	e.advance(now)
-	e.prefilling--
-	e.decoding++
-	took := bounded(now - max(c.booked, e.completed))
-	e.completed = now
+	took := bounded(e.prefillEnded(c.work, c.booked, now))
 	c.class.charge(c.account, took-c.prefill, now)
-	c.prefill, c.share, c.state = took, e.share, decoding
+	c.prefill, c.share, c.steps, c.state = took, e.share, e.steps, decoding
 }
 
 // decodeRate is the weight of one decode in their mean.
@@ -356,25 +340,22 @@ func (c *Charge) end(now float64, cancel bool) {
 	if c.state == over {
 		return
 	}
-	e := s.engines[c.rank]
+	e := c.engine
 	e.advance(now)
 	switch {
 	case c.state == decoding:
-		e.decoding--
-		took := bounded(e.share - c.share)
+		e.answerEnded(c.work)
+		took := bounded(e.share - c.share + c.work.PerOutput*(e.steps-c.steps))
 		c.class.charge(c.account, took-c.decode, now)
 		s.decode += decodeRate * (took - s.decode)
 	case cancel:
 		c.class.charge(c.account, -c.prefill-c.decode, now)
 		fallthrough
 	default:
-		e.prefilling--
+		e.drop(c.work)
 	}
 	c.state = over
 	c.account.run(-1)
-	if e.prefilling+e.decoding == 0 {
-		delete(s.engines, c.rank)
-	}
 }
 
 // bounded returns seconds that can be charged.

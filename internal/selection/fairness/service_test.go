@@ -18,16 +18,14 @@ func want(t *testing.T, what string, got, want float64) {
 	}
 }
 
-// TestObserved: the predictions are replaced by the time since the prefill before, and by the share of the time in which the
-// rank only decodes. What all requests are charged is the time in which the rank was busy.
+// TestObserved: the predictions are replaced by the time that the rank took for its prefills, shared by the predictions, and by the
+// share of the time in which the rank only decodes. What all requests are charged is the time in which the rank was busy.
 func TestObserved(t *testing.T) {
-	long := rules
-	long.HalfLife = 1e12 // nothing is forgotten
-	class := fairness.NewService().NewClass(long)
+	class := fairness.NewService().NewClass(forgetsNothing())
 	a, b := class.Account("a", "p", 0), class.Account("b", "q", 0)
 	rank := catalog.Rank{Worker: 1}
-	x, y := class.Begin(a, rank, 100, 0), class.Begin(b, rank, 0.001, 0)
-	want(t, "predicted", class.Served(a, 0), 100)
+	x, y := class.Begin(a, rank, fairness.Work{Prefill: 60}, 0), class.Begin(b, rank, fairness.Work{Prefill: 40}, 0)
+	want(t, "predicted", class.Served(a, 0), 60)
 	x.PrefillEnded(3) // 3 s of a
 	x.PrefillEnded(4) // has no effect
 	y.PrefillEnded(5) // 2 s of b, while which a decodes on b's account
@@ -42,14 +40,105 @@ func TestObserved(t *testing.T) {
 	want(t, "the tenant of a", class.Served(a.Tenant(), 10), 5)
 }
 
+// forgetsNothing are rules without forgetting, so that sums can be compared.
+func forgetsNothing() fairness.Rules {
+	r := rules
+	r.HalfLife = 1e12
+	return r
+}
+
+// TestSharedSteps: prompts that are computed in one step end at the same moment, though one of them takes three times as long.
+// Each is charged its part, and all together the time of the rank, whatever the order in which their ends are reported. All
+// predictions are five times too long.
+func TestSharedSteps(t *testing.T) {
+	class := fairness.NewService().NewClass(forgetsNothing())
+	a, b := class.Account("a", "", 0), class.Account("b", "", 0)
+	const steps, step = 300, 0.4
+	for i := range steps {
+		now := float64(i) * step
+		x, y := class.Begin(a, catalog.Rank{}, fairness.Work{Prefill: 1.5}, now), class.Begin(b, catalog.Rank{}, fairness.Work{Prefill: 0.5}, now)
+		if i%3 == 0 {
+			x, y = y, x
+		}
+		x.PrefillEnded(now + step)
+		y.PrefillEnded(now + step)
+		x.End(now + step)
+		y.End(now + step)
+	}
+	if x, y := class.Served(a, steps*step), class.Served(b, steps*step); math.Abs(x-90) > 0.9 || math.Abs(y-30) > 0.3 {
+		t.Errorf("a %v s, b %v s, want 90 and 30", x, y)
+	}
+}
+
+// TestLongPromptAmongShort: a prompt of b is computed in four steps, and in each of these steps one of a is computed, too. a's
+// come and end meanwhile, so that b's end is seldom the next one. b also has an answer that gets a token in each step.
+func TestLongPromptAmongShort(t *testing.T) {
+	class := fairness.NewService().NewClass(forgetsNothing())
+	a, b, c := class.Account("a", "", 0), class.Account("b", "", 0), class.Account("c", "", 0)
+	answer := class.Begin(c, catalog.Rank{}, fairness.Work{Prefill: 1, PerOutput: 0.1}, 0)
+	answer.PrefillEnded(0)
+	const rounds, step = 200, 0.5
+	now := 0.0
+	for range rounds {
+		long := class.Begin(b, catalog.Rank{}, fairness.Work{Prefill: 1.2, Steps: 3}, now)
+		for range 4 { // each 0.1 s of a, 0.3 s of b, and 0.1 s of c's answer
+			short := class.Begin(a, catalog.Rank{}, fairness.Work{Prefill: 0.1, Steps: 0.25}, now+0.2)
+			now += step
+			short.PrefillEnded(now)
+			short.End(now)
+		}
+		long.PrefillEnded(now)
+		long.End(now)
+	}
+	answer.End(now)
+	for of, want := range map[*fairness.Account]float64{a: 80, b: 240, c: 80} {
+		if got := class.Served(of, now); math.Abs(got-want) > 0.04*want {
+			t.Errorf("%v s are charged instead of %v", got, want)
+		}
+	}
+}
+
+// TestPrefillsThatAreNeverReported: a request whose prefill nobody reports, and which ends hours later, makes those of others no
+// dearer, on a rank that is idle most of the time.
+func TestPrefillsThatAreNeverReported(t *testing.T) {
+	class := fairness.NewService().NewClass(forgetsNothing())
+	a, b := class.Account("a", "", 0), class.Account("b", "", 0)
+	lost := class.Begin(b, catalog.Rank{}, fairness.Work{Prefill: 1}, 0)
+	for i := range 100 {
+		now := float64(100 * i)
+		x := class.Begin(a, catalog.Rank{}, fairness.Work{Prefill: 1}, now)
+		x.PrefillEnded(now + 1)
+		x.End(now + 1)
+	}
+	lost.End(10_000)
+	want(t, "a", class.Served(a, 10_000), 100)
+	want(t, "b", class.Served(b, 10_000), 1)
+}
+
+// TestManyRanks: ranks that come and go are forgotten once they were idle for an hour.
+func TestManyRanks(t *testing.T) {
+	s := fairness.NewService()
+	class := s.NewClass(rules)
+	a := class.Account("a", "", 0)
+	for i := range 100_000 {
+		now := float64(i)
+		x := class.Begin(a, catalog.Rank{Worker: uint64(i)}, fairness.Work{Prefill: 1}, now)
+		x.PrefillEnded(now + 1)
+		x.End(now + 1)
+	}
+	if n := s.Ranks(); n > 3*3600 {
+		t.Errorf("%d ranks are remembered", n)
+	}
+}
+
 // TestUnobserved: of a request whose prefill does not end, as far as is known, the prediction stays; one that was not placed
 // costs nothing.
 func TestUnobserved(t *testing.T) {
 	class := fairness.NewService().NewClass(rules)
 	a := class.Account("a", "", 0)
-	class.Begin(a, catalog.Rank{}, 2, 0).End(0)
-	class.Begin(a, catalog.Rank{}, 5, 0).Cancel(0)
-	class.Once(a, 1, 0)
+	class.Begin(a, catalog.Rank{}, fairness.Work{Prefill: 2}, 0).End(0)
+	class.Begin(a, catalog.Rank{}, fairness.Work{Prefill: 5}, 0).Cancel(0)
+	class.Once(a, fairness.Work{Prefill: 1}, 0)
 	want(t, "served", class.Served(a, 0), 3)
 	want(t, "after a half-life", class.Served(a, 60), 1.5)
 	var nobody *fairness.Charge
@@ -63,7 +152,7 @@ func TestClockJumps(t *testing.T) {
 	a := class.Account("a", "p", 1e9)
 	for _, seconds := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -5, 1e300} {
 		for _, now := range []float64{1e9, -1e9, 0, 1e15, 5} {
-			x := class.Begin(a, catalog.Rank{}, seconds, now)
+			x := class.Begin(a, catalog.Rank{}, fairness.Work{Prefill: seconds}, now)
 			x.PrefillEnded(-now)
 			x.End(now * 2)
 			got := class.Served(a, now)
