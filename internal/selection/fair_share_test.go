@@ -77,3 +77,40 @@ func TestFairBehindTwoReplicas(t *testing.T) {
 		}
 	})
 }
+
+// TestFairCorrectedElsewhere: what a replica has charged for a request is corrected when another replica hears of the end of its
+// prefill and of its answer, and all replicas come to know what was observed.
+func TestFairCorrectedElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := servicetest.NewMesh()
+		replicas := []*servicetest.World{m.Start(t, "a", servicetest.EventsOff, fairQueue(t, "tenant, half_life_seconds: 86400")), m.Start(t, "b", servicetest.EventsOff, fairQueue(t, "tenant, half_life_seconds: 86400"))}
+		m.Connect(t, "a", "b")
+		for _, w := range replicas {
+			w.Put(servicetest.Record(1, 1))
+		}
+		servicetest.Announced()
+		served := func(want float64, when string) {
+			t.Helper()
+			time.Sleep(5 * time.Second) // it is told each second
+			synctest.Wait()
+			for i, w := range replicas {
+				l := w.Fairness(&selection.FairnessQuery{Limit: 10})
+				if len(l.Consumers) != 1 || l.Consumers[0].Seconds < want-0.1 || l.Consumers[0].Seconds > want+0.1 {
+					t.Errorf("%s, replica %d: %+v, want %v s", when, i, l.Consumers, want)
+				}
+			}
+		}
+		id := *startCall(replicas[0], "r", servicetest.Prompt(1, 8), func(r *selection.SelectRequest) { r.FairTenant = "A" }).served(t).ReservationID
+		served(0, "predicted")
+		time.Sleep(15 * time.Second)
+		if err := replicas[1].PrefillComplete(id); err != nil {
+			t.Fatal(err)
+		}
+		served(20, "after its prefill")
+		time.Sleep(5 * time.Second)
+		if err := replicas[1].Free(id); err != nil {
+			t.Fatal(err)
+		}
+		served(30, "after its end")
+	})
+}
