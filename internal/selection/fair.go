@@ -78,8 +78,9 @@ const (
 	// no work.
 	mostBase = 0.005
 	// attended is how many tokens before it an output token attends to in the time in which the rank computes one token of a
-	// prompt. This is the order of magnitude for models of 8B to 70B parameters.
-	attended = 1000
+	// prompt. It is between 700 and 3,000 for models of 8B to 70B parameters, by their operations and the bytes of their KV
+	// cache.
+	attended = 1200
 	// stepTokens is how many tokens of prompts a step computes on a worker whose max_num_batched_tokens is unknown. It is the
 	// default of vLLM and SGLang for a serving engine.
 	stepTokens = 8192
@@ -97,10 +98,9 @@ func (c *choice) predictedWork(tokens uint64) fairness.Work {
 		speed, _ = l.Rank(c.chosen.Slot, c.chosen.Rank)
 	}
 	model.Base = min(model.Base, mostBase)
-	prompt, step := float64(c.prompt.size.Tokens), float64(cmp.Or(batchLimit(c.chosen.Worker), stepTokens))
+	prompt := float64(c.prompt.size.Tokens)
 	return fairness.Work{
-		Prefill:   speed * model.Prefill(float64(tokens), prompt),
-		Steps:     float64(tokens) / step,
-		PerOutput: speed * model.Prefill(stepTokens, stepTokens) / stepTokens * (1 + prompt/attended),
+		Prefill: speed * model.Prefill(float64(tokens), prompt),
+		Answer:  (1 + prompt/attended) / float64(cmp.Or(batchLimit(c.chosen.Worker), stepTokens)),
 	}
 }

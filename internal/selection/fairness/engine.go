@@ -11,21 +11,18 @@ import (
 // that is charged changes, once some prefills were observed.
 type Work struct {
 	Prefill float64 // seconds of its prefill
-	// Steps is how many steps of an engine that prefills in chunks its prompt fills. Each of them gives a token to every answer
-	// that is being generated.
-	Steps     float64
-	PerOutput float64 // seconds of a token of its answer in such a step
+	// Answer is what a token of its answer adds to a step of the engine, as a part of what the prompts in the step take. Each step
+	// gives a token to every answer that is being generated.
+	Answer float64
 }
 
 const (
 	// leastPrefill is the least prediction of a prefill, in seconds.
 	leastPrefill = 1e-3
-	// mostSteps bounds the steps of a prompt.
-	mostSteps = 1e4
 )
 
 func (w Work) bounded() Work {
-	return Work{max(leastPrefill, bounded(w.Prefill)), min(bounded(w.Steps), mostSteps), bounded(w.PerOutput)}
+	return Work{max(leastPrefill, bounded(w.Prefill)), min(bounded(w.Answer), 1)}
 }
 
 // engine is what a rank does for requests that are charged.
@@ -40,8 +37,8 @@ type engine struct {
 	shared               bool    // there was more than one of these at a time since there was none
 
 	share     float64 // integral of 1/decoding over the time without prefills
-	perOutput float64 // sum of Work.PerOutput of the answers that are being generated
-	steps     float64 // of the prefills that have ended, times the scale of each time
+	answers   float64 // sum of Work.Answer of the answers that are being generated
+	prefilled float64 // seconds that prefills were charged
 
 	completed float64 // when a prefill last ended
 	gaps      []span  // the last times before completed in which none of the prefills that have ended was due, in order
@@ -101,19 +98,19 @@ func (e *engine) advance(now float64) {
 func (e *engine) prefillEnded(w Work, booked, now float64) float64 {
 	took := e.observe(booked, now)
 	typical := min(took, e.longest())
-	kept, answers := math.Exp(-typical/scaleTime), w.Steps*e.perOutput
+	kept, answers := math.Exp(-typical/scaleTime), w.Prefill*e.answers
 	e.busy, e.work = kept*e.busy+typical, kept*e.work+w.Prefill+answers
 	scale := max(0, e.busy+e.owed) / e.work
-	e.steps += w.Steps * scale
 	prefill := scale * w.Prefill
 	if e.shared {
 		e.owed = min(max(-scaleTime, e.owed+typical-scale*(w.Prefill+answers)), scaleTime)
 	} else {
-		prefill = max(0, took-scale*answers)
+		prefill = took / (1 + e.answers)
 	}
+	e.prefilled += prefill
 	e.drop(w)
 	e.decoding++
-	e.perOutput += w.PerOutput
+	e.answers += w.Answer
 	return prefill
 }
 
@@ -173,8 +170,8 @@ func (e *engine) drop(w Work) {
 // answerEnded notes that an answer has ended.
 func (e *engine) answerEnded(w Work) {
 	if e.decoding--; e.decoding == 0 {
-		e.perOutput = 0
+		e.answers = 0
 	} else {
-		e.perOutput = max(0, e.perOutput-w.PerOutput)
+		e.answers = max(0, e.answers-w.Answer)
 	}
 }

@@ -262,14 +262,14 @@ func (c *Class) charge(a *Account, seconds, now float64) {
 
 // Charge is one request of which the engine seconds are counted. A nil Charge counts nothing.
 type Charge struct {
-	class           *Class
-	account         *Account
-	engine          *engine
-	work            Work
-	prefill, decode float64 // what was charged so far
-	booked          float64
-	share, steps    float64 // those of engine when the decode began
-	state           chargeState
+	class            *Class
+	account          *Account
+	engine           *engine
+	work             Work
+	prefill, decode  float64 // what was charged so far
+	booked           float64
+	share, prefilled float64 // those of engine when the decode began
+	state            chargeState
 }
 
 type chargeState uint8
@@ -317,7 +317,7 @@ func (c *Charge) PrefillEnded(now float64) {
 	e.advance(now)
 	took := bounded(e.prefillEnded(c.work, c.booked, now))
 	c.class.charge(c.account, took-c.prefill, now)
-	c.prefill, c.share, c.steps, c.state = took, e.share, e.steps, decoding
+	c.prefill, c.share, c.prefilled, c.state = took, e.share, e.prefilled, decoding
 }
 
 // decodeRate is the weight of one decode in their mean.
@@ -345,7 +345,7 @@ func (c *Charge) end(now float64, cancel bool) {
 	switch {
 	case c.state == decoding:
 		e.answerEnded(c.work)
-		took := bounded(e.share - c.share + c.work.PerOutput*(e.steps-c.steps))
+		took := bounded(e.share - c.share + c.work.Answer*(e.prefilled-c.prefilled))
 		c.class.charge(c.account, took-c.decode, now)
 		s.decode += decodeRate * (took - s.decode)
 	case cancel:

@@ -75,14 +75,14 @@ func TestSharedSteps(t *testing.T) {
 func TestLongPromptAmongShort(t *testing.T) {
 	class := fairness.NewService().NewClass(forgetsNothing())
 	a, b, c := class.Account("a", "", 0), class.Account("b", "", 0), class.Account("c", "", 0)
-	answer := class.Begin(c, catalog.Rank{}, fairness.Work{Prefill: 1, PerOutput: 0.1}, 0)
+	answer := class.Begin(c, catalog.Rank{}, fairness.Work{Prefill: 1, Answer: 0.25}, 0)
 	answer.PrefillEnded(0)
 	const rounds, step = 200, 0.5
 	now := 0.0
 	for range rounds {
-		long := class.Begin(b, catalog.Rank{}, fairness.Work{Prefill: 1.2, Steps: 3}, now)
+		long := class.Begin(b, catalog.Rank{}, fairness.Work{Prefill: 1.2}, now)
 		for range 4 { // each 0.1 s of a, 0.3 s of b, and 0.1 s of c's answer
-			short := class.Begin(a, catalog.Rank{}, fairness.Work{Prefill: 0.1, Steps: 0.25}, now+0.2)
+			short := class.Begin(a, catalog.Rank{}, fairness.Work{Prefill: 0.1}, now+0.2)
 			now += step
 			short.PrefillEnded(now)
 			short.End(now)

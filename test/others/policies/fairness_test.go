@@ -301,16 +301,21 @@ func TestFairEngineSeconds(t *testing.T) {
 }
 
 // TestChargedSeconds proves that what tenants are charged is within 10 % of the engine seconds that their requests really took,
-// though prompts share steps with each other and with answers, and that all together are charged the time of the engine.
+// though prompts share steps with each other, and that all together are charged the time of the engine. What answers beside prompts
+// are charged follows a rule of thumb, within 25 %.
 func TestChargedSeconds(t *testing.T) {
 	length.Sequential(t)
 	for _, c := range []fairCell{fiveAgents, cacheUsers, longAnswers} {
+		within := 0.1
+		if c.name == longAnswers.name {
+			within = 0.25
+		}
 		all := c.play(t, 25, fairRules{by: "program", halfLife: 86_400}, 6*time.Minute, 1)
 		t.Logf("%s: %s", c.name, sharesText(all))
 		var charged, took float64
 		for _, s := range all {
 			charged, took = charged+s.charged, took+s.ever
-			if x := s.charged / s.ever; x < 0.9 || x > 1.1 {
+			if x := s.charged / s.ever; x < 1-within || x > 1+within {
 				t.Errorf("%s: %s is charged %.1f s for %.1f s", c.name, s.name, s.charged, s.ever)
 			}
 		}
