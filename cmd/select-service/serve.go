@@ -249,6 +249,7 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 			PrefillBusy:   conf.Selections.PrefillBusy,
 			DecisionBytes: int64(conf.Selections.DecisionBytes),
 			IgnoreTargets: !conf.Selections.RequestTargets,
+			Fetch:         conf.Selections.Fetch,
 			Overload:      conf.Overload.Thresholds,
 		},
 		Scopes: scopes.Settings{

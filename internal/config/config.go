@@ -213,6 +213,8 @@ type Selections struct {
 	DecodeBusy, PrefillBusy *float64
 	// RequestTargets: what requests want of their times counts.
 	RequestTargets bool
+	// Fetch says when engines are told to fetch KV caches.
+	Fetch selector.FetchMode
 	// DecisionBytes is the approximate memory for recent decisions, in bytes; 0: none are kept.
 	DecisionBytes int
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/policies"
 	"github.com/select-service/select-service/internal/workers/enginelist"
+	"github.com/select-service/select-service/pkg/selector"
 )
 
 //go:generate go test -run=^Test(Reference|ShippedFile)$ . -rewrite
@@ -462,6 +463,15 @@ var settings = []option{
 		help: "Requests may say how soon they want their first token and their whole answer, by members of the API and by " +
 			"headers of the gateway and the proxy. Set it to false where clients should not: what they say is then " +
 			"counted and has no effect.",
+	},
+	{
+		key: "selections.kv_fetch", flag: "kv-fetch", hint: "MODE",
+		bind: func(c *Config) value {
+			return named(&c.Selections.Fetch, selector.FetchContract, selector.FetchOff, selector.FetchPriced)
+		},
+		help: "When engines whose worker records ask for it are told to fetch KV caches from one another: contract always " +
+			"names the rank with the most of the prompt, as Dynamo does; priced names one where fetching is predicted to be " +
+			"sooner than computing, and chooses ranks by that; off never does. See docs/run/kv-hints.md.",
 	},
 	{
 		key: "selections.decode_busy_threshold", flag: "decode-busy-threshold", env: []string{"DYN_ROUTER_CONDITIONAL_DISAGG_DECODE_BUSY_THRESHOLD"}, hint: "X|none",

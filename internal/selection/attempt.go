@@ -33,6 +33,8 @@ type attempt struct {
 	promised *promise
 	result   Selection
 	counts   counting
+	// fetching is the fetch that the engine of the rank that computes the prompt is told of; nil: none, or it was not priced.
+	fetching *fetching
 
 	timeline timeline
 }
@@ -151,7 +153,7 @@ func (a *attempt) recycle() {
 	a.retry, a.promised = retry{request: a.retry.request}, nil
 	a.choice.prompt = &a.prompt
 	a.session.keys, a.session.kept = sessionKeys{}, kept{}
-	a.wait, a.payer, a.result, a.counts.of = wait{}, admission.Payer{}, Selection{}, nil
+	a.wait, a.payer, a.result, a.counts.of, a.fetching = wait{}, admission.Payer{}, Selection{}, nil, nil
 	attempts.Put(a)
 }
 
@@ -345,6 +347,9 @@ func (c *choice) settle(ranks []catalog.Entry, i int, v *reservations.View, answ
 	if !c.ByLoad {
 		c.noteDecided()
 		c.uncached, c.predicted = c.toCompute(i), c.expected(i)
+		if i < len(c.fetches) {
+			c.fetch = &c.fetches[i]
+		}
 	}
 	c.answer(&c.candidates[i], v, answer)
 	return nil
@@ -388,7 +393,7 @@ func (a *attempt) bookChoice() error {
 		claim.Turn = a.session.turn(p.size.Tokens)
 	}
 	promised := a.newPromise()
-	record := a.retry.newRecord(&a.session, a.scope.state.NewLease(), p, a.payer.Class != nil || promised != nil)
+	record := a.retry.newRecord(&a.session, a.scope.state.NewLease(), p, a.payer.Class != nil || promised != nil || a.choice.pricesFetches())
 	if record != nil {
 		record.promise.Store(promised)
 		r.CallerState = record
@@ -407,14 +412,19 @@ func (a *attempt) bookChoice() error {
 		answer.SequenceHashes, answer.ISLTokens, answer.TrackPrefill = r.Hashes, p.size.Tokens, r.TrackPrefill
 		record.setAnswer(answer)
 		a.charge(record)
+		if a.fetching = a.choice.startFetch(); a.fetching != nil {
+			record.fetching = a.fetching
+		}
 		return reservations.Placement{
 			Slot: chosen.Slot, Rank: chosen.Rank, PrefillTokens: answer.EffectivePrefillTokens, Uncached: a.choice.uncached, Predicted: a.choice.predicted,
-			Booked: a.session.settler(chosen.Rank, p.size.Tokens, record),
+			Unobserved: a.fetching != nil,
+			Booked:     a.session.settler(chosen.Rank, p.size.Tokens, record),
 		}, nil
 	})
 	a.timeline.end("book")
 	if err != nil {
 		record.uncharge()
+		a.fetching.end(false)
 	}
 	if a.unbooked(err) {
 		a.result.Registration = 0
@@ -477,6 +487,7 @@ func (a *attempt) cancel() {
 
 // answer does what follows from a choice, and completes the result. It runs outside all locks.
 func (a *attempt) answer() {
+	a.addFetch()
 	decided := !a.Advisory && !a.ByLoad
 	if decided || a.ExplainOnly {
 		a.choice.evaluateShadows()
@@ -487,7 +498,6 @@ func (a *attempt) answer() {
 	if a.pair != nil {
 		a.pair.answer(a)
 	}
-	a.addFetch()
 	if a.Explain || a.ExplainOnly {
 		a.result.Explanation = a.explain()
 		if a.pair != nil {

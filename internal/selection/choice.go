@@ -39,9 +39,14 @@ type choice struct {
 	scored     []catalog.Entry        // ranks of the candidates once one is chosen: a part of scope.eligible or scope.free; nil: in byLoad.scored
 	byLoad     byLoad
 	shadows    []ShadowChoice
-	target     *TargetEffect // nil: the request has no target
-	holding    []int         // 1 for the scored ranks that are predicted to hold it
-	times      []float64     // predicted times to first token of the scored ranks, in seconds
+	// fetches has what the candidates would fetch, with selector.FetchPriced, and fetched the same for the policy; empty: fetches were
+	// not priced. fetch is that of the chosen one, nil: none.
+	fetches []fetchOffer
+	fetched []selector.Fetch
+	fetch   *fetchOffer
+	target  *TargetEffect // nil: the request has no target
+	holding []int         // 1 for the scored ranks that are predicted to hold it
+	times   []float64     // predicted times to first token of the scored ranks, in seconds
 }
 
 // reset empties the choice, but for its memory.
@@ -49,6 +54,7 @@ func (c *choice) reset() {
 	clear(c.byLoad.scored)
 	c.chosen, c.uncached, c.predicted, c.warmed, c.sampled, c.charged = catalog.Entry{}, 0, 0, false, sampled{}, nil
 	c.foreign, c.scored, c.shadows, c.target = c.foreign[:0], nil, c.shadows[:0], nil
+	c.fetches, c.fetch = c.fetches[:0], nil
 }
 
 // pick chooses among ranks. It returns the ranks that were scored, and the index of the chosen
@@ -92,7 +98,7 @@ func (c *choice) pickBest(ranks []catalog.Entry, v *reservations.View) (scored [
 // fallbacks, shadow policies, or a decision that is kept.
 func (c *choice) needsAllCosts() bool {
 	p, req := c.scope.rules.Policies, c.request
-	return req.SharesFrontend != nil || req.Explain || req.ExplainOnly || req.Fallbacks > 0 ||
+	return c.pricesFetches() || req.SharesFrontend != nil || req.Explain || req.ExplainOnly || req.Fallbacks > 0 ||
 		p != nil && len(p.Shadows()) > 0 || c.sampled.is(c.scope)
 }
 
@@ -180,6 +186,7 @@ func candidate(e catalog.Entry, o *indexer.Overlap, v *reservations.View) select
 func (c *choice) costsOf(ranks []catalog.Entry, v *reservations.View) {
 	p := c.scope.rules.Policies
 	c.decision = selector.Decision{Prompt: c.prompt.size, Candidates: c.candidates, Weights: c.weights}
+	c.fetches, c.fetch = c.fetches[:0], nil
 	if p == nil {
 		c.costs = c.weights.Costs(c.prompt.size, c.candidates, c.costs)
 		if c.session.kept.session != "" { // see keepHome
@@ -189,6 +196,9 @@ func (c *choice) costsOf(ranks []catalog.Entry, v *reservations.View) {
 	}
 	if p.Learner != nil {
 		c.addQueues(ranks, v, p.Learner)
+		if !c.decision.Model.Fallback && c.pricesFetches() {
+			c.priceFetches(ranks, v)
+		}
 	}
 	c.costs = p.Costs(&c.decision, c.prompt.sequence, c.costs)
 }
@@ -204,7 +214,7 @@ func (c *choice) addQueues(ranks []catalog.Entry, v *reservations.View, l *ttft.
 			continue
 		}
 		q := QueueOf(v, e, l)
-		q.Ahead, q.Flow = c.charged[e.Slot], flows.Rank(e.Slot, e.Rank)
+		q.Ahead, q.Flow = c.charged[e.Slot]+c.api.fetches.charged(c.scope.snapshot.Scope, e.Rank), flows.Rank(e.Slot, e.Rank)
 		c.queues = append(c.queues, q)
 	}
 	m := l.Model()

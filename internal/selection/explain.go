@@ -46,6 +46,7 @@ type ExplainedRank struct {
 	Predicted ttft.Cost
 	// PerOutput is the rank's time per output token in seconds, as learned; 0: that is unknown, or the decision is a past one.
 	PerOutput float64
+	Fetch     PricedFetch // the zero value: fetches were not priced
 	selector.Reasons
 }
 
@@ -114,6 +115,7 @@ type decided struct {
 	decision selector.Decision
 	ranks    []catalog.Rank         // of the candidates
 	foreign  []reservations.Foreign // of the candidates; nil: none
+	fetches  []fetchOffer           // likewise; nil: they were not priced
 	costs    []float64
 	chosen   int // -1: none
 	excluded []ExcludedRank
@@ -139,7 +141,11 @@ func (c *choice) decided() *decided {
 		d.policy = p.Instance
 	}
 	d.decision.Candidates, d.decision.Queues = slices.Clone(c.decision.Candidates), slices.Clone(c.decision.Queues)
+	d.decision.Fetches = slices.Clone(c.decision.Fetches)
 	d.costs = slices.Clone(c.costs[:len(c.scored)])
+	if len(c.fetches) == len(c.scored) {
+		d.fetches = slices.Clone(c.fetches)
+	}
 	if len(c.foreign) == len(c.scored) {
 		d.foreign = slices.Clone(c.foreign)
 	}
@@ -163,6 +169,9 @@ func (d *decided) explain() *Explanation {
 		})
 		if d.foreign != nil {
 			x.Candidates[i].Foreign = d.foreign[i]
+		}
+		if d.fetches != nil {
+			x.Candidates[i].Fetch = d.fetches[i].PricedFetch
 		}
 	}
 	return x
@@ -192,10 +201,10 @@ func (d *decided) outline() (*Explanation, selector.Policy) {
 // learned model it uses the default one, and takes the rank's prefill tokens as its queue.
 func predict(d *selector.Decision, i int) ttft.Cost {
 	c := &d.Candidates[i]
-	u, length := float64(d.Weights.ToCompute(d.Prompt, c)), float64(d.Prompt.Tokens)
 	if i < len(d.Queues) {
-		return d.Model.Cost(u, length, &d.Queues[i], d.Model.Crowding)
+		return d.Predict(d.Weights, i, &d.Queues[i])
 	}
+	u, length := float64(d.Weights.ToCompute(d.Prompt, c)), float64(d.Prompt.Tokens)
 	model := ttft.Default()
 	q := ttft.Queue{Tokens: float64(c.Prefill), HeadTokens: c.Prefill, HeadPrompt: c.Prefill}
 	if c.Prefill > 0 {

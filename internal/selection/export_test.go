@@ -109,3 +109,6 @@ func (a *API) BindSession(sc catalog.Scope, session string, r catalog.Rank) {
 func (a *API) SettleSession(sc catalog.Scope, session string, r catalog.Rank) {
 	a.sessions.Settle(affinity.Key{Scope: sc, Session: session}, r, affinity.Turn{})
 }
+
+// FetchCharge returns the seconds of the fetches from a rank that go on.
+func (a *API) FetchCharge(sc catalog.Scope, r catalog.Rank) float64 { return a.fetches.charged(sc, r) }

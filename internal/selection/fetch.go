@@ -6,6 +6,7 @@ import (
 
 	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector"
 )
 
 // Hint says how the engine of a booking is told where to fetch KV caches from.
@@ -59,7 +60,15 @@ func (a *attempt) addFetch() {
 	if a.Hint == NoHint || !a.reserve {
 		return
 	}
-	fetch := a.findFetch(a.prefills())
+	c := a.prefills()
+	find := a.findFetch
+	switch {
+	case a.api.config.Fetch == selector.FetchOff:
+		return
+	case len(c.fetches) > 0:
+		find = a.findPricedFetch
+	}
+	fetch := find(c)
 	switch {
 	case a.pair == nil:
 		a.result.Fetch = fetch
@@ -75,8 +84,7 @@ func (a *attempt) addFetch() {
 // to pass on caches to one another, and that ranks without a sign of life are no sources. It must be called
 // outside all locks.
 func (a *attempt) findFetch(c *choice) *Fetch {
-	picksOther := c.SharesFrontend != nil && c.SharesFrontend(c.chosen)
-	if a.ByLoad || picksOther || c.scope.state.Predicts() {
+	if !c.canFetch() || c.frontendPicks(&c.chosen) {
 		return nil
 	}
 	f := new(Fetch)
@@ -86,19 +94,14 @@ func (a *attempt) findFetch(c *choice) *Fetch {
 	}
 	m := a.api.selections.Of(a.Scope.Model)
 	p, target := &a.prompt, c.chosen
-	p.load()
-	held := func(slot uint32) int {
-		device, host, _ := p.overlap.At(slot)
-		return int(device) + int(host)
-	}
-	own := held(target.Slot)
+	own := p.fetchable(target.Slot)
 	most, slot := own, uint32(0)
 	of := linkedOf(target.Worker)
 	silent := a.api.reports.Excluded(a.Scope)
 	ranks := c.scope.snapshot.Ranks() // the smallest first
 	for i := range ranks {
 		e := &ranks[i]
-		n := held(e.Slot)
+		n := p.fetchable(e.Slot)
 		if n <= most || e.Rank == target.Rank || silent[e.Rank] != nil || e.Worker.OnlyEncodes() || !linkedOf(e.Worker).with(of) {
 			continue
 		}
@@ -110,16 +113,42 @@ func (a *attempt) findFetch(c *choice) *Fetch {
 		m.Hinted(counts.NoHintSource)
 		return nil
 	}
-	f.Hashes = c.scope.state.Space.AppendNames(nil, slot, p.local, min(most, MaxFetchHashes))
-	if len(f.Hashes) <= own {
+	if !a.listNames(f, c, slot, min(most, MaxFetchHashes)) {
 		m.Hinted(counts.HintSourceLost)
 		return nil
+	}
+	return f
+}
+
+// listNames lists the names of the blocks that the source has now, in a slot, and counts the hint. It returns false if they are no
+// more than the chosen rank has.
+func (a *attempt) listNames(f *Fetch, c *choice, slot uint32, blocks int) bool {
+	p := &a.prompt
+	p.load()
+	f.Hashes = c.scope.state.Space.AppendNames(nil, slot, p.local, blocks)
+	more := len(f.Hashes) - p.fetchable(c.chosen.Slot)
+	if more <= 0 {
+		return false
 	}
 	if f.Peer {
 		f.Hashes = nil
 	}
-	m.Hinted(counts.HintGiven)
-	return f
+	a.api.selections.Of(a.Scope.Model).HintGiven(uint64(more) * uint64(p.size.BlockSize))
+	return true
+}
+
+// fetchable returns how many blocks of the prompt, from the first one on, other engines can fetch from a rank.
+func (p *prompt) fetchable(slot uint32) int {
+	device, host, _ := p.overlap.At(slot)
+	return int(device) + int(host)
+}
+
+// canFetch reports whether it is known which ranks have the prompt's blocks.
+func (c *choice) canFetch() bool { return !c.ByLoad && !c.scope.state.Predicts() }
+
+// frontendPicks reports whether the frontend of a rank may give the request to another rank of its worker.
+func (c *choice) frontendPicks(e *catalog.Entry) bool {
+	return c.SharesFrontend != nil && c.SharesFrontend(*e)
 }
 
 // sources returns where engines ask a rank for caches that the target's engine can fetch, as a function that is
@@ -143,12 +172,19 @@ func (h Hint) sources(target *catalog.Worker) (endpointOf func(*catalog.Entry) s
 		return nil, false
 	}
 	return func(e *catalog.Entry) string {
-		w := e.Worker
-		if hintType(w) != kind || w.KVEventSourceMode != nil && *w.KVEventSourceMode == catalog.StateAgentEvents {
+		if hintType(e.Worker) != kind {
 			return ""
 		}
-		return w.RouterHintSourceControlEndpoints[e.DP]
+		return controlEndpoint(e)
 	}, false
+}
+
+// controlEndpoint returns where engines ask a rank for caches; "": nowhere.
+func controlEndpoint(e *catalog.Entry) string {
+	if w := e.Worker; w.KVEventSourceMode == nil || *w.KVEventSourceMode != catalog.StateAgentEvents {
+		return w.RouterHintSourceControlEndpoints[e.DP]
+	}
+	return ""
 }
 
 // hintType returns with engines of which type a worker's passes on caches by hints; "": with none.

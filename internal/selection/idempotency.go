@@ -310,6 +310,8 @@ type idempotencyRecord struct {
 	lease   *approximate.Lease
 	charge  *charge // nil: nobody pays for the engine time
 	promise atomic.Pointer[promise]
+	// fetching is set before the reservation can be found; nil: the engine was told of no fetch, or it was not priced.
+	fetching *fetching
 
 	// The answer and what identifies the request. Set before the reservation can be found, and
 	// guarded by answers.mu from then on.
@@ -382,6 +384,7 @@ const pairBytes = 512
 // PrefillEnded implements reservations.CallerState.
 func (r *idempotencyRecord) PrefillEnded(reported bool) {
 	r.charge.prefillEnded()
+	r.fetching.end(reported)
 	if reported {
 		r.promise.Load().firstTokenCame()
 	}
@@ -393,6 +396,7 @@ func (r *idempotencyRecord) ReservationFreed() { r.promise.Load().ended(true) }
 // ReservationEnded implements reservations.CallerState.
 func (r *idempotencyRecord) ReservationEnded() {
 	r.promise.Load().ended(false)
+	r.fetching.end(false)
 	r.answers.end(r)
 	bound := r.claim.Release()
 	r.running.End()

@@ -133,7 +133,7 @@ func (p *prefillSide) begin(a *attempt) (found bool) {
 	p.asked = SelectRequest{
 		Scope: a.Scope, Explain: a.Explain, ExpectedOutputTokens: a.ExpectedOutputTokens, Override: a.Override,
 		Eligible: of.PrefillEligible.and(prefills), ByLoad: a.ByLoad, Constraints: of.Prefill,
-		TTFTTarget: a.TTFTTarget, Deadline: a.Deadline, RefuseOnMiss: a.RefuseOnMiss,
+		TTFTTarget: a.TTFTTarget, Deadline: a.Deadline, RefuseOnMiss: a.RefuseOnMiss, Hint: a.Hint,
 	}
 	if of.PrefillShares != nil {
 		p.asked.SharesFrontend = func(e catalog.Entry) bool { return of.PrefillShares(e, p.told) }
@@ -211,11 +211,15 @@ func (a *attempt) bookPair() error {
 		if err != nil {
 			return reservations.PairPlacement{}, err
 		}
+		a.fetching = a.prefills().startFetch()
 		placed := a.placements(v, r.Hashes)
 		placed.Decode.CallerState = decode
 		if placed.Prefill != nil {
 			placed.Prefill.CallerState = prefill
+			prefill.fetching, placed.Prefill.Unobserved = a.fetching, a.fetching != nil
 			decode.sent = &sent{link: a.link(&p.prefill.choice, &a.choice), tokens: a.prompt.size.Tokens}
+		} else {
+			decode.fetching, placed.Decode.Unobserved = a.fetching, a.fetching != nil
 		}
 		p.remember(decode, prefill)
 		placed.Decode.Booked = a.session.settler(a.choice.chosen.Rank, a.prompt.size.Tokens, decode)
@@ -223,6 +227,7 @@ func (a *attempt) bookPair() error {
 	})
 	a.timeline.end("book")
 	if err != nil {
+		a.fetching.end(false)
 		if a.unbooked(err) {
 			if settle := a.session.settler(a.choice.chosen.Rank, a.prompt.size.Tokens, nil); settle != nil {
 				settle()

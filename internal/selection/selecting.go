@@ -60,6 +60,8 @@ type Config struct {
 	Warmup      time.Duration
 	// IgnoreTargets: what requests want of their times has no effect, but is counted.
 	IgnoreTargets bool
+	// Fetch says when engines are told to fetch KV caches.
+	Fetch selector.FetchMode
 	// DecisionBytes is the approximate memory for recent decisions, at most a twelfth of
 	// Remembered; 0: none are kept.
 	DecisionBytes int64
@@ -91,7 +93,8 @@ type API struct {
 	owners      *affinity.Table // nil: they are not remembered
 	pending     pendingSelections
 	decisions   decisions
-	transfers   transfers
+	transfers   transfers // of pairs
+	fetches     fetches
 	warmup      warmup
 	replica     *replicasync.Replica // that shares what accounts are served; nil: they are not shared
 }

@@ -10,9 +10,7 @@ import (
 	"github.com/select-service/select-service/pkg/selector"
 )
 
-// transfers has how long KV caches take from ranks that prefill to ranks that decode. It learns from
-// callers that report both the end of a pair's prefill, by the id of that side or by PrefillEnded, and its first token.
-// The zero value is empty.
+// transfers has how long KV caches take from some ranks to others. The zero value is empty.
 type transfers struct {
 	mu     sync.Mutex // guards byLink and its values; innermost
 	byLink map[link]*transfer
@@ -26,9 +24,30 @@ type link struct {
 
 // transfer is what has been learned of a link.
 type transfer struct {
-	samples  int
-	perToken float64 // seconds for a token of the prompt
+	samples int
+	// Sums of the samples, each of which weighs less the older it is: of their weights, of x tokens and of y seconds.
+	n, x, y, xx, xy float64
+	last            time.Time // of the latest sample
+	trying          int       // requests under way that try the link
 }
+
+// seconds returns how long some tokens are expected to take: a line through the samples, neither part of which is negative. It goes
+// through 0 where they are all about equally long.
+func (t *transfer) seconds(tokens uint64) float64 {
+	mean, took := t.x/t.n, t.y/t.n
+	perToken, setup := took/mean, 0.0
+	if spread := t.xx/t.n - mean*mean; spread > leastSpread*leastSpread*mean*mean {
+		perToken = max(0, (t.xy/t.n-mean*took)/spread)
+		if setup = took - perToken*mean; setup < 0 {
+			perToken, setup = took/mean, 0
+		}
+	}
+	return setup + perToken*float64(tokens)
+}
+
+// leastSpread is how far the lengths of the samples must lie apart, as the share of their mean that their deviation is, to tell the
+// setup from the time of a token.
+const leastSpread = 0.1
 
 const (
 	// maxLinks bounds the links of which something is learned; later ones cost nothing.
@@ -43,7 +62,7 @@ func (t *transfers) cost(l link, tokens uint64) float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if x := t.byLink[l]; x != nil && x.samples >= minTransfers {
-		return x.perToken * float64(tokens)
+		return x.seconds(tokens)
 	}
 	return 0
 }
@@ -55,23 +74,46 @@ func (t *transfers) note(l link, tokens uint64, took time.Duration) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	x := t.byLink[l]
-	switch {
-	case x != nil:
-	case len(t.byLink) >= maxLinks:
+	x := t.of(l)
+	if x == nil {
 		return
-	case t.byLink == nil:
-		t.byLink = make(map[link]*transfer)
-		fallthrough
-	default:
+	}
+	seconds := took.Seconds()
+	if x.samples >= minTransfers {
+		seconds = min(seconds, outlierTransfer*x.seconds(tokens)+outlierSlack)
+	}
+	if x.samples == maxTransfers {
+		const keep = 1 - 1.0/maxTransfers
+		for _, sum := range [...]*float64{&x.n, &x.x, &x.y, &x.xx, &x.xy} {
+			*sum *= keep
+		}
+	}
+	x.samples = min(x.samples+1, maxTransfers)
+	n := float64(tokens)
+	x.n, x.x, x.y, x.xx, x.xy = x.n+1, x.x+n, x.y+seconds, x.xx+n*n, x.xy+n*seconds
+	x.last = time.Now()
+}
+
+// A transfer counts as at most outlierTransfer times what was expected, and outlierSlack seconds.
+const (
+	outlierTransfer = 4
+	outlierSlack    = 0.1
+)
+
+// of returns what is learned of a link, nil if there are too many. It needs t.mu.
+func (t *transfers) of(l link) *transfer {
+	x := t.byLink[l]
+	if x == nil && len(t.byLink) < maxLinks {
+		if t.byLink == nil {
+			t.byLink = make(map[link]*transfer)
+		}
 		x = new(transfer)
 		t.byLink[l] = x
 	}
-	x.samples = min(x.samples+1, maxTransfers)
-	x.perToken += (took.Seconds()/float64(tokens) - x.perToken) / float64(x.samples)
+	return x
 }
 
-// sent is a transfer under way, in the record of the side of a pair that decodes.
+// sent is the transfer of a pair under way, in the record of the side of a pair that decodes.
 type sent struct {
 	link   link
 	tokens uint64

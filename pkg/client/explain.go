@@ -68,6 +68,18 @@ type ExplainedRank struct {
 	// OutputToken is the learned time of the rank for each token of an answer, in seconds; 0: it is unknown.
 	OutputToken float64 `json:"output_token_seconds"`
 	Source      string  `json:"source"` // learned, default or fallback
+	// Fetch is what the rank's engine would fetch from another one in place of computing it; nil: it takes no hints, or
+	// fetches are not priced.
+	Fetch *PricedFetch `json:"fetch"`
+}
+
+// PricedFetch is what an engine would fetch, or why it would not.
+type PricedFetch struct {
+	Result  string  `json:"result"` // given, no_source, source_lost, source_stalled, source_busy, dearer or learning
+	From    *Rank   `json:"from"`   // nil: there is no source
+	Tokens  uint64  `json:"tokens"`
+	Seconds float64 `json:"predicted_seconds"`
+	Saves   float64 `json:"saves_seconds"`
 }
 
 // ExcludedRank is a rank that could not be chosen.

@@ -81,6 +81,8 @@ type Placement struct {
 	// Predicted is the time from now to the end of the prefill that was predicted, in seconds,
 	// for PrefillObserver.Completed; 0: none was.
 	Predicted float64
+	// Unobserved: how long the prefill takes says nothing of the rank, so that PrefillObserver.Completed is not called for it.
+	Unobserved bool
 	// Booked, if not nil, is called when the reservation has been made, under the scope's lock: no other choice
 	// of the scope comes between. It must not block or call the ledger.
 	Booked func()

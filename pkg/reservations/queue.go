@@ -109,7 +109,7 @@ type queued struct {
 	firstOutput, lastOutput uint32
 	waiting                 bool // it is in the list
 	reported                bool // Completed was called for it
-	unreported              bool // Unreported was called for it, or it is older than the queue
+	unreported              bool // Unreported was called for it, it is older than the queue, or unobserved
 	unknown                 bool // see entry.workUnknown
 }
 
@@ -257,13 +257,13 @@ func (s *scope) queueOf(r *entry) *queue {
 	return s.loads[r.slot].queue
 }
 
-// observeBooked is called after r was accepted. predicted is Placement.Predicted.
-func (s *scope) observeBooked(r *entry, predicted float64) {
+// observeBooked is called after r was accepted. predicted and unobserved are those of its Placement.
+func (s *scope) observeBooked(r *entry, predicted float64, unobserved bool) {
 	if s.prefills == nil || !r.track {
 		return
 	}
 	x := &s.loads[r.slot].queue.all[r.inRank]
-	x.predicted = float32(predicted)
+	x.predicted, x.unreported = float32(predicted), unobserved
 	s.prefills.Booked(s.ledger.at(), r.slot, r.rank, uint64(x.tokens), uint64(x.prompt))
 }
 

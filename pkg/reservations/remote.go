@@ -418,7 +418,7 @@ func (s *scope) apply(b *Reservation, snapshot bool) (v ApplyResult, displaced [
 	r.prefillDone = b.PrefillDone || completed
 	s.enterRemote(r, prompt, b.Prompt)
 	if !snapshot {
-		s.observeBooked(r, 0)
+		s.observeBooked(r, 0, false)
 	}
 	return Applied, displaced
 }

@@ -224,7 +224,7 @@ func (s *scope) enterOwn(r *entry, req *Request, p Placement, m match, prompt pr
 		prefix = s.prefix(m, r.slot)
 	}
 	s.add(r, prompt, p.Uncached, req.Prompt)
-	s.observeBooked(r, p.Predicted)
+	s.observeBooked(r, p.Predicted, p.Unobserved)
 	l.counts.booked.Add(1)
 	e := r.event()
 	e.Prefix = prefix

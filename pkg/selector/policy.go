@@ -55,6 +55,8 @@ type Decision struct {
 	// Each of the fields below is set only if the policy needs it.
 
 	Queues []Queue // parallel to Candidates
+	// Fetches, parallel to Candidates, has what the ranks' engines would fetch from others; nil: nothing. It needs Queues.
+	Fetches []Fetch
 	Model  Model
 	Turn   uint64 // decisions before this one
 	Class  Class

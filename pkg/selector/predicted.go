@@ -49,8 +49,7 @@ func (p *PredictedTTFT) dynamoCost() CostFunction { return CostFunction{Own: &p.
 
 // cost returns the cost of candidate i, without its taint factor.
 func (p *PredictedTTFT) cost(d *Decision, i int) ttft.Cost {
-	u := p.Own.ToCompute(d.Prompt, &d.Candidates[i])
-	return d.Model.Cost(float64(u), float64(d.Prompt.Tokens), p.queue(d, i), d.Model.Crowding)
+	return d.Predict(p.Own, i, p.queue(d, i))
 }
 
 // queue returns the unfinished work of candidate i; without queues there is none.
@@ -89,7 +88,7 @@ func (p *PredictedTTFT) Reasons(d *Decision, i int) Reasons {
 	}
 	r := d.ReasonsOf(i, "seconds")
 	c := p.cost(d, i)
-	r.Uncached = p.Own.ToCompute(d.Prompt, &d.Candidates[i])
+	r.Uncached = d.ToCompute(p.Own, i)
 	r.Wait, r.Prefill, r.Delay, r.Decode, r.Speed = c.Wait, c.Prefill, c.Delay, c.Decode, c.Speed
 	if d.Model.Learned {
 		r.Source = Learned

@@ -36,7 +36,8 @@ var (
 	costSpread      = Families.Histogram("selection_cost_spread_blocks", "Highest cost less lowest cost among the ranks that were compared, in blocks.", "model_name")
 	namesIgnored    = Families.Counter("session_names_ignored_total", "Names of sessions, and of the sessions that have started them, that were not used, by why: too_long (256 bytes), control_character, or reserved (they begin with one, as names of the service's own do).", "reason")
 	pairsTotal      = Families.Counter("pairs_total", "Answers of select_pair, by what they are: `pair` is two ranks, with the other reasons the rank that decodes prefills. Models without any have no series.", "model_name", "reason")
-	hintsTotal      = Families.Counter("kv_hints_total", "Bookings on ranks whose engines take hints where to fetch KV caches from, by what came of it: `given`, `no_source` (no other rank has more of the prompt) or `source_lost` (the source has just lost it). Models without any have no series.", "model_name", "result")
+	hintsTotal      = Families.Counter("kv_hints_total", "Bookings on ranks whose engines take hints where to fetch KV caches from, by what came of it: `given`, `no_source` (no other rank has more of the prompt) or `source_lost` (the source has just lost it). With --kv-fetch priced also `source_stalled`, `source_busy` (longer than the time it saves), `dearer` (computing is sooner) and `learning` (another request is trying the link). Models without any have no series.", "model_name", "result")
+	hintTokens      = Families.Counter("kv_hint_tokens_total", "Tokens of prompts that the sources of given hints had beyond the chosen ranks. Models without any hint have no series.", "model_name")
 	targetsTotal    = Families.Counter("request_targets_total", "Selections that say when they want their first token or their answer, by what came of it.", "model_name", "outcome")
 	queueWait       = Families.Histogram("queue_wait_seconds", "Time in the wait queue of the selections that had to wait, however they ended.", "model_name")
 )
@@ -89,11 +90,18 @@ const (
 	HintGiven Hint = iota
 	NoHintSource
 	HintSourceLost
+	// With priced fetching.
+	HintSourceStalled
+	HintSourceBusy
+	HintDearer
+	HintLearning
 	numHints = int(iota)
 )
 
 // String gives the label.
-func (h Hint) String() string { return [numHints]string{"given", "no_source", "source_lost"}[h] }
+func (h Hint) String() string {
+	return [numHints]string{"given", "no_source", "source_lost", "source_stalled", "source_busy", "dearer", "learning"}[h]
+}
 
 // Outcome is how a selection ended.
 type Outcome uint8
@@ -202,6 +210,7 @@ type ModelSelections struct {
 	causes           [NumCauses]atomic.Uint64
 	pairs            [numPairReasons]atomic.Uint64
 	hints            [numHints]atomic.Uint64
+	hintTokens       atomic.Uint64
 	targets          [numTargets]atomic.Uint64
 	promises         promises
 
@@ -273,6 +282,12 @@ func (m *ModelSelections) Paired(r PairReason) { m.pairs[r].Add(1) }
 // Hinted counts what came of a booking whose engine takes hints.
 func (m *ModelSelections) Hinted(h Hint) { m.hints[h].Add(1) }
 
+// HintGiven counts a hint for as many tokens.
+func (m *ModelSelections) HintGiven(tokens uint64) {
+	m.Hinted(HintGiven)
+	m.hintTokens.Add(tokens)
+}
+
 // sendPairs sends the counts of pairs, if there are any.
 func (m *ModelSelections) sendPairs(ch chan<- prometheus.Metric, model string) {
 	sendIfAny(ch, pairsTotal, m.pairs[:], model, func(r int) string { return PairReason(r).String() })
@@ -281,6 +296,9 @@ func (m *ModelSelections) sendPairs(ch chan<- prometheus.Metric, model string) {
 // sendHints sends the counts of hints, if there are any.
 func (m *ModelSelections) sendHints(ch chan<- prometheus.Metric, model string) {
 	sendIfAny(ch, hintsTotal, m.hints[:], model, func(h int) string { return Hint(h).String() })
+	if m.hints[HintGiven].Load() > 0 {
+		metrics.Send(ch, hintTokens, m.hintTokens.Load(), model)
+	}
 }
 
 // sendIfAny sends the counters of a family of a model, unless all are 0.

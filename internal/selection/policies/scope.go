@@ -106,14 +106,14 @@ func fill(h *selector.History, d *selector.Decision, needs selector.Needs, seque
 	h.Fill(d, needs, hash, known)
 }
 
-// ToCompute returns how many tokens of the prompt candidate i has to compute, by the
+// ToCompute returns how many tokens of the prompt candidate i has to compute and does not fetch, by the
 // deciding policy's rule.
 func (s *Scope) ToCompute(d *selector.Decision, i int) uint64 {
 	w := d.Weights
 	if f := s.PredictedTTFT(); f != nil {
 		w = f.Own
 	}
-	return w.ToCompute(d.Prompt, &d.Candidates[i])
+	return d.ToCompute(w, i)
 }
 
 // Delays reports whether requests are delayed while their rank has much to compute, and the

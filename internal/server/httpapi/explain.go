@@ -31,6 +31,9 @@ func (r explainRoutes) explain(c request, b *selectBody, out []byte) (int, []byt
 	}
 	b.req.Dialect = contract.Version(r.d)
 	b.req.Advisory = b.advisory
+	if r.d == dialect16 {
+		b.req.Hint = selection.HintInAnswer // as a booking has it
+	}
 	b.req.Trace = c.span
 	x, err := r.svc.Explain(c.Request.Context(), &b.req)
 	if err != nil {
@@ -211,5 +214,21 @@ func appendCandidate(out []byte, r selection.ExplainedRank) []byte {
 	if r.PerOutput > 0 {
 		out = appendFloatField(out, "output_token_seconds", r.PerOutput)
 	}
+	if r.Fetch.Takes {
+		out = appendFetch(out, &r.Fetch)
+	}
 	return append(appendStringField(out, "source", string(r.Source)), '}')
+}
+
+// appendFetch appends what a candidate would fetch.
+func appendFetch(out []byte, f *selection.PricedFetch) []byte {
+	out = append(appendKey(out, "fetch"), '{')
+	out = appendStringField(out, "result", f.Result.String())
+	if f.Tokens > 0 {
+		out = append(appendRank(append(appendKey(out, "from"), '{'), f.Source), '}')
+		out = appendUintField(out, "tokens", f.Tokens)
+		out = appendFloatField(out, "predicted_seconds", f.Time)
+		out = appendFloatField(out, "saves_seconds", f.Saves)
+	}
+	return append(out, '}')
 }

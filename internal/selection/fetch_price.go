@@ -1,0 +1,361 @@
+package selection
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/select-service/select-service/internal/engines/reports"
+	"github.com/select-service/select-service/internal/selection/counts"
+	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/reservations"
+	"github.com/select-service/select-service/pkg/selector"
+)
+
+// PricedFetch is what the engine of a candidate is told to fetch with selector.FetchPriced, or why it is not.
+type PricedFetch struct {
+	Takes  bool         // the engine takes hints; otherwise there is nothing more to tell
+	Source catalog.Rank // but for those of NoHintSource and HintSourceStalled
+	Tokens uint64       // that it would fetch in place of computing them
+	// Time and Saves are the predicted seconds of the fetch, and by how much it makes the first token sooner. Both are 0 while the
+	// link is tried.
+	Time, Saves float64
+	Result      counts.Hint
+}
+
+// fetchOffer is a PricedFetch with what is needed to carry it out.
+type fetchOffer struct {
+	PricedFetch
+	link     link
+	slot     uint32 // of the source
+	blocks   int    // that the source has
+	endpoint string
+	peer     bool
+	tries    bool    // nothing is known of the link, or nothing recent
+	rest     float64 // predicted seconds to the first token, without the time of the fetch
+	hidden   bool    // the rank's first tokens are reported late, so that nothing is learned from them
+}
+
+// fetched returns what the candidate fetches, for the choice. A try of a link changes no choice.
+func (f *fetchOffer) fetched() selector.Fetch {
+	if !f.given() || f.tries {
+		return selector.Fetch{}
+	}
+	return selector.Fetch{Tokens: f.Tokens, Time: f.Time}
+}
+
+func (f *fetchOffer) given() bool { return f.Takes && f.Result == counts.HintGiven }
+
+// pricesFetches reports whether the choice weighs fetches against computing. Where the policy predicts no times it cannot.
+func (c *choice) pricesFetches() bool {
+	if c.api.config.Fetch != selector.FetchPriced || c.Hint == NoHint || !c.reserve && !c.ExplainOnly || !c.canFetch() || !c.weights.TrackPrefill {
+		return false
+	}
+	p := c.scope.rules.Policies
+	if p == nil {
+		return false
+	}
+	_, predicts := p.Policy.(*selector.PredictedTTFT)
+	return predicts
+}
+
+// priceFetches finds what each of the ranks, which are the candidates, would fetch, and adds it to the decision.
+func (c *choice) priceFetches(ranks []catalog.Entry, v *reservations.View) {
+	sources := c.fetchSources(v)
+	c.fetched = c.fetched[:0]
+	for i := range ranks {
+		x := c.priceFetch(&ranks[i], i, sources)
+		c.fetches = append(c.fetches, x)
+		c.fetched = append(c.fetched, x.fetched())
+	}
+	c.decision.Fetches = c.fetched
+}
+
+// fetchSource is a rank that other engines can fetch the prompt from, unless it is unfit: stalled or silent.
+type fetchSource struct {
+	catalog.Entry
+	linked
+	kind   string // of the engines that ask it by its control endpoint; "": none do
+	peer   bool   // sidecars ask it
+	blocks int
+	wait   float64 // seconds until it has done what it has to
+	unfit  bool
+}
+
+// alike reports whether the same targets can fetch from two sources.
+func (s *fetchSource) alike(o *fetchSource) bool {
+	return s.linked == o.linked && s.kind == o.kind && s.peer == o.peer && s.unfit == o.unfit
+}
+
+// before reports whether one source is better than another that is alike.
+func (s *fetchSource) before(o *fetchSource) bool {
+	return s.blocks > o.blocks || s.blocks == o.blocks && s.wait < o.wait
+}
+
+// maxFetchSources bounds the sources of one choice.
+const maxFetchSources = 64
+
+// fetchSources lists the best two sources, of different workers, of those that are alike.
+func (c *choice) fetchSources(v *reservations.View) (sources []fetchSource) {
+	l := c.scope.rules.Policies.Learner
+	silent := c.api.reports.Excluded(c.Scope)
+	ranks := c.scope.snapshot.Ranks()
+	for i := range ranks {
+		e := &ranks[i]
+		blocks := min(c.prompt.fetchable(e.Slot), MaxFetchHashes)
+		if blocks == 0 || e.Worker.OnlyEncodes() || !v.Known(e.Slot, e.Rank) {
+			continue
+		}
+		s := fetchSource{Entry: *e, linked: linkedOf(e.Worker), peer: peerEndpoint(e.Worker) != "", blocks: blocks}
+		if controlEndpoint(e) != "" {
+			s.kind = hintType(e.Worker)
+		}
+		if s.kind == "" && !s.peer {
+			continue
+		}
+		q := QueueOf(v, *e, l)
+		wait, stall := c.decision.Model.Wait(&q)
+		s.wait = wait + c.api.fetches.charged(c.scope.snapshot.Scope, e.Rank)
+		s.unfit = stall > 1 || silent.State(e.Rank) != reports.Alive
+		sources = addSource(sources, s)
+	}
+	return sources
+}
+
+// addSource adds a source to the list, if it is one of the best two that are alike.
+func addSource(list []fetchSource, s fetchSource) []fetchSource {
+	worst, of := -1, 0
+	for i := range list {
+		o := &list[i]
+		if !o.alike(&s) {
+			continue
+		}
+		if o.Rank.Worker == s.Rank.Worker {
+			if s.before(o) {
+				*o = s
+			}
+			return list
+		}
+		if of++; worst < 0 || list[worst].before(o) {
+			worst = i
+		}
+	}
+	switch {
+	case of < 2 && len(list) < maxFetchSources:
+		list = append(list, s)
+	case of == 2 && s.before(&list[worst]):
+		list[worst] = s
+	}
+	return list
+}
+
+// priceFetch returns what candidate i, the rank e, would fetch.
+func (c *choice) priceFetch(e *catalog.Entry, i int, sources []fetchSource) fetchOffer {
+	endpointOf, peer := c.Hint.sources(e.Worker)
+	if endpointOf == nil || c.frontendPicks(e) {
+		return fetchOffer{}
+	}
+	best := fetchOffer{PricedFetch: PricedFetch{Takes: true, Result: counts.NoHintSource}}
+	d, of, own := &c.decision, linkedOf(e.Worker), c.prompt.fetchable(e.Slot)
+	all := d.Predict(c.weightsOfPolicy(), i, &c.queues[i]).Prefill
+	u := d.ToCompute(c.weightsOfPolicy(), i)
+	for n := range sources {
+		s := &sources[n]
+		at := endpointOf(&s.Entry)
+		if s.blocks <= own || s.Rank == e.Rank || at == "" || !s.with(of) {
+			continue
+		}
+		left := max(1, d.Prompt.Tokens-min(d.Prompt.Tokens, uint64(s.blocks)*uint64(d.Prompt.BlockSize)))
+		if left >= u {
+			continue
+		}
+		x := fetchOffer{
+			PricedFetch: PricedFetch{Takes: true, Source: s.Rank, Tokens: u - left}, link: link{c.scope.snapshot.Scope, s.linked, of},
+			slot: s.Slot, blocks: s.blocks, endpoint: at, peer: peer, hidden: c.queues[i].Late,
+		}
+		rest := d.Model.Cost(float64(left), float64(d.Prompt.Tokens), &c.queues[i], d.Model.Crowding)
+		x.rest = rest.Wait + rest.Prefill
+		x.price(&c.api.fetches, all-rest.Prefill, s, d.Model.Learned)
+		if x.better(&best) {
+			best = x
+		}
+	}
+	return best
+}
+
+// price decides whether the candidate fetches from a source, which saves it so many seconds of computing.
+func (f *fetchOffer) price(of *fetches, computing float64, s *fetchSource, learned bool) {
+	took, state := of.price(f.link, f.Tokens)
+	switch {
+	case s.unfit:
+		f.Source, f.Result = catalog.Rank{}, counts.HintSourceStalled
+		return
+	case !learned || state == linkTried:
+		f.Result = counts.HintLearning
+		return
+	case state == linkKnown || state == linkOld && took < computing:
+		f.Time, f.Saves = took, computing-took
+	default:
+		f.tries = true
+	}
+	switch saves := computing - f.Time; {
+	case saves <= 0:
+		f.Result = counts.HintDearer
+	case s.wait > saves:
+		f.Result = counts.HintSourceBusy
+	default:
+		f.Result = counts.HintGiven
+	}
+}
+
+// better reports whether a fetch is better than another: it saves more, or a link is tried, or it says more of why there is none.
+func (f *fetchOffer) better(o *fetchOffer) bool {
+	rank := func(f *fetchOffer) int {
+		return slices.Index([]counts.Hint{
+			counts.NoHintSource, counts.HintSourceStalled, counts.HintLearning, counts.HintDearer, counts.HintSourceBusy, counts.HintGiven,
+		}, f.Result)
+	}
+	if a, b := rank(f), rank(o); a != b {
+		return a > b
+	}
+	return f.Saves > o.Saves || f.Saves == o.Saves && f.tries && o.tries && f.Tokens > o.Tokens
+}
+
+// weightsOfPolicy returns the weights by which the policy, a PredictedTTFT, counts what is cached.
+func (c *choice) weightsOfPolicy() selector.Weights {
+	return c.scope.rules.Policies.PredictedTTFT().Own
+}
+
+// findPricedFetch is findFetch where the choice has weighed fetches.
+func (a *attempt) findPricedFetch(c *choice) *Fetch {
+	x := c.fetch
+	if x == nil || !x.Takes {
+		return nil
+	}
+	if x.given() && a.reserve {
+		f := &Fetch{Source: x.Source, Endpoint: x.endpoint, Peer: x.peer}
+		if a.listNames(f, c, x.slot, x.blocks) {
+			return f
+		}
+		x.Result = counts.HintSourceLost
+		a.fetching.end(false)
+	}
+	a.api.selections.Of(a.Scope.Model).Hinted(x.Result)
+	return nil
+}
+
+// fetches has what is learned of links by fetches, and which ranks others fetch from now. The zero value is empty.
+type fetches struct {
+	transfers
+	serving map[servingRank]float64 // seconds of the fetches that go on; guarded by mu
+	active  atomic.Int64            // fetches that go on
+}
+
+type servingRank struct {
+	scope catalog.Scope
+	rank  catalog.Rank
+}
+
+// linkState says what is known of how long fetches take over a link.
+type linkState uint8
+
+const (
+	linkUnknown linkState = iota // nothing is known, nor does any request try it
+	linkTried                    // a request tries it
+	linkKnown
+	linkOld // as linkKnown, from long ago
+)
+
+// retryLink is how long after the latest fetch over a link it is tried once more, although that seems not worth it: it may have
+// become faster.
+const retryLink = 10 * time.Minute
+
+// price returns how long a fetch of some tokens is expected to take over a link, in seconds, if that is known.
+func (f *fetches) price(l link, tokens uint64) (seconds float64, state linkState) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	x := f.byLink[l]
+	switch {
+	case x == nil && len(f.byLink) >= maxLinks:
+		return 0, linkTried // nothing would be learned
+	case x == nil:
+		return 0, linkUnknown
+	case x.samples < minTransfers && x.trying > 0:
+		return 0, linkTried
+	case x.samples < minTransfers:
+		return 0, linkUnknown
+	case x.trying == 0 && time.Since(x.last) > retryLink:
+		return x.seconds(tokens), linkOld
+	}
+	return x.seconds(tokens), linkKnown
+}
+
+// charged returns the seconds of the fetches from a rank that go on.
+func (f *fetches) charged(sc catalog.Scope, r catalog.Rank) float64 {
+	if f.active.Load() == 0 {
+		return 0
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.serving[servingRank{sc, r}]
+}
+
+// charge adds to what a rank serves. It needs f.mu.
+func (f *fetches) charge(s servingRank, seconds float64, n int) {
+	f.active.Add(int64(n))
+	if left := f.serving[s] + seconds; n < 0 && left < 1e-9 { // but for rounding, the last one has ended
+		delete(f.serving, s)
+	} else {
+		if f.serving == nil {
+			f.serving = make(map[servingRank]float64)
+		}
+		f.serving[s] = left
+	}
+}
+
+// fetching is a fetch that a reservation's engine was told of, until its first token. It belongs to the record of the reservation.
+type fetching struct {
+	of    *fetches
+	fetch fetchOffer
+	since time.Time
+	ended atomic.Bool
+}
+
+// startFetch charges the source with the fetch of the choice; nil: there is none. It is called under the lock of the scope's
+// ledger, so that no other choice tries the link too.
+func (c *choice) startFetch() *fetching {
+	if c.fetch == nil || !c.fetch.given() {
+		return nil
+	}
+	f := &fetching{of: &c.api.fetches, fetch: *c.fetch, since: time.Now()}
+	f.of.mu.Lock()
+	defer f.of.mu.Unlock()
+	f.of.charge(f.source(), f.fetch.Time, 1)
+	if f.fetch.tries {
+		if x := f.of.of(f.fetch.link); x != nil {
+			x.trying++
+		}
+	}
+	return f
+}
+
+func (f *fetching) source() servingRank { return servingRank{f.fetch.link.scope, f.fetch.Source} }
+
+// end notes that the fetch has ended. If a caller has reported the first token, it learns what the fetch has taken: the time until
+// then, without that of waiting and computing. f may be nil, and end may be called again.
+func (f *fetching) end(reported bool) {
+	if f == nil || f.ended.Swap(true) {
+		return
+	}
+	x := &f.fetch
+	f.of.mu.Lock()
+	f.of.charge(f.source(), -x.Time, -1)
+	if link := f.of.byLink[x.link]; x.tries && link != nil {
+		link.trying--
+	}
+	f.of.mu.Unlock()
+	if reported && !x.hidden {
+		took := time.Since(f.since) - time.Duration(x.rest*float64(time.Second))
+		f.of.note(x.link, x.Tokens, max(0, took))
+	}
+}
