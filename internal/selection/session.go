@@ -259,7 +259,11 @@ func (s *session) narrow(ranks []catalog.Entry) (narrowed []catalog.Entry, exclu
 		case s.kept.turn == counts.TurnGone && !s.unschedulable(bound):
 			return nil, nil, errSessionMoved
 		}
-		s.claim.Drop()
+		if s.kept.turn == counts.TurnOverloaded {
+			s.claim.Move()
+		} else {
+			s.claim.Drop()
+		}
 	}
 	return ranks, nil, nil
 }

@@ -148,6 +148,30 @@ func TestSessionMoves(t *testing.T) {
 	}
 }
 
+// TestRefusedLeavesBinding: a request that is refused after another rank was chosen for it, since that of its hard session is overloaded, leaves
+// the session bound where it was.
+func TestRefusedLeavesBinding(t *testing.T) {
+	for name, most := range map[string]int{"the ledger is full": 1, "the id is in use": 0} {
+		t.Run(name, func(t *testing.T) {
+			w := talk(t, servicetest.Limits(overload.Thresholds{PrefillTokens: new(uint64(50))}), func(c *node.Config) {
+				c.Reservations.Reservations = most
+			})
+			if err := attempt(w, "bind", servicetest.Prompt(2, 8), of("s")); err == nil {
+				t.Fatal("it is not refused")
+			}
+			if err := w.Free("bind"); err != nil { // now its rank is not overloaded
+				t.Fatal(err)
+			}
+			if list := w.ListSessions(&selection.SessionQuery{Limit: 10}).Sessions; len(list) != 1 || list[0].Home.Worker != 1 {
+				t.Fatalf("sessions are %+v, want one on worker 1", list)
+			}
+			if sel, err := reserve(w, "r", servicetest.Prompt(2, 8), of("s")); err != nil || sel.Rank.Worker != 1 {
+				t.Errorf("%s, %v", sel.Rank, err)
+			}
+		})
+	}
+}
+
 // TestSessionAway: what a request leaves of the binding to a worker that is away
 // for a while. A reservation ends it, even a refused one, unless its id was taken
 // or the session is of no account; as on 1.6.1.

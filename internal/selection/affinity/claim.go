@@ -15,6 +15,7 @@ type Claim struct {
 	rank     catalog.Rank
 	booked   bool // Bind was called
 	released bool
+	moves    bool // the claim decides where the session moves from rank; it stays there if nothing is booked
 }
 
 // Rank returns the rank that the session was bound to when it was claimed. ok is false if
@@ -34,7 +35,13 @@ func (c *Claim) Rank() (catalog.Rank, bool) {
 // Drop ends the binding to the session's rank, which cannot be used any more: this request
 // decides where the session is bound next. If another request has dropped the rank before, the
 // claim moves to the session's new binding, or to no session while the other request decides.
-func (c *Claim) Drop() {
+func (c *Claim) Drop() { c.decide(false) }
+
+// Move is Drop for a rank that cannot take this request, but may take later ones: if nothing is booked, the session
+// stays bound to it.
+func (c *Claim) Move() { c.decide(true) }
+
+func (c *Claim) decide(moves bool) {
 	if c == nil {
 		return
 	}
@@ -45,9 +52,12 @@ func (c *Claim) Drop() {
 		return
 	}
 	s := t.boundOrDecidingLocked(c.key)
+	c.moves = moves && s != nil && s == c.session
 	switch {
 	case s != nil && s == c.session: // the session ends, also for its other claims
-		t.publishLocked(s, Publisher.SessionUnbound)
+		if !moves {
+			t.publishLocked(s, Publisher.SessionUnbound)
+		}
 		turns, parent := s.takeTurns()
 		t.removeLocked(s)
 		c.session = t.addLocked(c.key, "")
@@ -131,6 +141,10 @@ func (c *Claim) detachLocked() {
 	c.session = nil
 	switch {
 	case s == nil:
+	case s.decider == c && c.moves: // other replicas have not heard of the move
+		if t.bindLocked(s, c.rank); s.claims == 0 {
+			t.idleLocked(s, t.now())
+		}
 	case s.decider == c:
 		t.passLocked(s)
 	case t.sessions[c.key] != s:

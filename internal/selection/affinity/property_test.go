@@ -28,6 +28,7 @@ type request struct {
 	w       *waiter
 	binding int // that it is of
 	ended   bool
+	from    uint64 // where the session stays if the request, which decides, books nothing; 0: nowhere
 }
 
 func (n *naive) expire() {
@@ -73,6 +74,9 @@ func (n *naive) end(q *request) {
 	q.ended = true
 	n.waiting = slices.DeleteFunc(n.waiting, func(w *request) bool { return w == q })
 	switch {
+	case n.deciding == q && q.from != 0:
+		n.bind(&request{}, q.from)
+		n.idle = n.now
 	case n.deciding == q && len(n.waiting) > 0:
 		n.deciding, n.waiting = n.waiting[0], n.waiting[1:]
 	case n.deciding == q:
@@ -82,7 +86,7 @@ func (n *naive) end(q *request) {
 	}
 }
 
-func (n *naive) drop(q *request) {
+func (n *naive) drop(q *request, moves bool) {
 	n.expire()
 	switch {
 	case n.deciding == q:
@@ -91,6 +95,9 @@ func (n *naive) drop(q *request) {
 	case n.deciding != nil:
 		q.binding = 0
 	default:
+		if q.from = 0; moves && n.binding != 0 {
+			q.from = n.worker[n.binding]
+		}
 		q.binding, n.binding, n.deciding = 0, 0, q
 	}
 }
@@ -113,7 +120,9 @@ func (n *naive) book(q *request, worker uint64) {
 // last ends the session: who is of its binding stays so, and one that is being made stays.
 func (n *naive) last() {
 	n.expire()
-	n.binding = 0
+	if n.binding = 0; n.deciding != nil {
+		n.deciding.from = 0
+	}
 }
 
 func (n *naive) holds(q *request) uint64 { return n.worker[q.binding] }
@@ -189,8 +198,13 @@ func history(r *rig, rnd *rand.Rand, seed uint64) {
 				q.w.claim.Bind(rank(worker))
 				what = "bind"
 			case 7:
-				model.drop(q)
-				q.w.claim.Drop()
+				if moves := rnd.IntN(2) == 0; moves {
+					q.w.claim.Move()
+					model.drop(q, true)
+				} else {
+					q.w.claim.Drop()
+					model.drop(q, false)
+				}
 				what = "drop"
 			case 8:
 				finish(q)

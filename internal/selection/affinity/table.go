@@ -197,10 +197,12 @@ func (t *Table) End(k Key) {
 		s.turns.awaited = false
 		t.pauses.Final(s.key.Scope, s.turns.class, s.turns.seen)
 	}
-	if s.decider == nil {
-		t.publishLocked(s, Publisher.SessionUnbound)
-		t.removeLocked(s)
+	if s.decider != nil {
+		s.decider.moves = false
+		return
 	}
+	t.publishLocked(s, Publisher.SessionUnbound)
+	t.removeLocked(s)
 }
 
 // Sweep drops the sessions that have been idle for too long.
