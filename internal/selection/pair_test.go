@@ -645,7 +645,13 @@ func TestPairExplained(t *testing.T) {
 // TestPairByLoad: a request of which nothing is known gets the ranks with the fewest requests, of equal ones those with the
 // fewest tokens, and counts as one request on each; a ledger without room books nothing.
 func TestPairByLoad(t *testing.T) {
-	w := disaggregated(t)
+	playByLoad(t)
+	playByLoad(t, servicetest.Policy(t, "predicted-ttft", "")) // it has no say
+}
+
+func playByLoad(t *testing.T, change ...func(*node.Config)) {
+	t.Helper()
+	w := disaggregated(t, change...)
 	w.Burden("p", 1, 0, 1, 16)
 	w.Burden("q", 2, 0, 1, 8)
 	w.Burden("d", 3, 0, 4, 0)
@@ -654,7 +660,7 @@ func TestPairByLoad(t *testing.T) {
 		t.Fatalf("%+v, %v", pair, err)
 	}
 	w.WantLoad("1/0: 16 1 1, 2/0: 8 1 2, 3/0: 0 4 1, 4/0: 0 0 1")
-	full := disaggregated(t, func(c *node.Config) { c.Reservations.Reservations = 1 })
+	full := disaggregated(t, append(change, func(c *node.Config) { c.Reservations.Reservations = 1 })...)
 	pair, err = full.SelectPair(t.Context(), askPair("", nil, func(r *selection.PairRequest) { r.ByLoad = true }))
 	if err != nil || pair.Prefill == nil || pair.Decode.ReservationID != nil || pair.Prefill.ReservationID != nil {
 		t.Errorf("%+v, %v", pair, err)

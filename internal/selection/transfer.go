@@ -156,7 +156,7 @@ func (a *API) noteSide(id string, now time.Time) {
 // inSeconds reports whether the costs of the choice are times.
 func (c *choice) inSeconds() bool {
 	p := c.scope.rules.Policies
-	if p == nil {
+	if p == nil || c.ByLoad {
 		return false
 	}
 	_, predicts := p.Policy.(*selector.PredictedTTFT)
