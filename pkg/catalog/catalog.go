@@ -385,9 +385,9 @@ func (s *scope) snapshot(sc Scope) *Snapshot {
 		snap.members = append(snap.members, attachedWorker{m.worker, m.attachment})
 		schedulable := m.worker.Lifecycle == Schedulable
 		snap.Eagle = snap.Eagle || m.attachment.Eagle
+		snap.Encoders = snap.Encoders || m.worker.OnlyEncodes()
 		if schedulable {
 			snap.Workers = append(snap.Workers, m.worker)
-			snap.Encoders = snap.Encoders || m.worker.OnlyEncodes()
 		}
 		for _, r := range m.attachment.runs {
 			snap.known += int(r.n)

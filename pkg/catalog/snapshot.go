@@ -12,7 +12,7 @@ type Snapshot struct {
 	Scope     Scope
 	BlockSize uint32 // of every attached worker, in tokens
 	Eagle     bool
-	Encoders  bool // there are schedulable workers that only encode
+	Encoders  bool // there are workers that only encode
 
 	Workers  []*Worker // schedulable, by id
 	NumRanks int       // the length of Ranks

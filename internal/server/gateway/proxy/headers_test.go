@@ -124,6 +124,26 @@ func TestPrefillAndDecode(t *testing.T) {
 	w.wantLoads("1:0 2:0")
 }
 
+// TestEncodersGetNothing: a worker that only encodes is sent no request, neither alone nor if the request goes elsewhere after another
+// worker has refused its connection.
+func TestEncodersGetNothing(t *testing.T) {
+	w := start(t)
+	encoder := answering(t, jsonAnswer("{}"))
+	w.Put(servicetest.Record(1, 1, func(r *catalog.Record) { r.Endpoint, r.Role = new("http://"+encoder.address), new(catalog.RoleEncode) }))
+	for _, path := range []string{chatPath, "/v1/embeddings"} {
+		if a := w.ask(request(path, chatBody(""))); a.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("%s, alone: %d %s", path, a.StatusCode, a.body)
+		}
+	}
+	w.Put(servicetest.Record(2, 1, func(r *catalog.Record) { r.Endpoint = new("http://127.0.0.1:1") }))
+	if a := w.ask(request(chatPath, chatBody(""))); a.StatusCode < 500 {
+		t.Errorf("beside a worker that is gone: %d %s", a.StatusCode, a.body)
+	}
+	if n := encoder.conns.Load(); n > 0 {
+		t.Errorf("%d connections to the one that encodes", n)
+	}
+}
+
 // TestAnswerHeaders: a client gets the engine's headers, each as often as it came, but for those about its connection,
 // also of an answer before the last one.
 func TestAnswerHeaders(t *testing.T) {
