@@ -355,6 +355,10 @@ compare-policies: setup ## rules of placement, ours and those of other gateways,
 compare-targets: setup ## first tokens in time, by our targets and by other rules, in model time (ARGS)
 	GO='$(GO)' scripts/compare-policies.sh --targets $(ARGS)
 
+.PHONY: compare-fairness
+compare-fairness: setup ## shares of the engines by tenants, with fairness and without, in model time (ARGS)
+	GO='$(GO)' scripts/compare-policies.sh --fairness $(ARGS)
+
 .PHONY: compare-pairs
 compare-pairs: setup ## prefill and decode apart: pairs, two calls, and engines that do both, in model time (ARGS)
 	GO='$(GO)' scripts/compare-policies.sh --pairs $(ARGS)

@@ -5,6 +5,7 @@
 # and what the file has is not played again. --targets, first, plays requests with targets instead, and prints the table of
 # docs/figures/targets-compared.md; -seeds 1 is then the number of seeds. --pairs, first, plays engines that prefill and decode
 # apart, and prints the tables of docs/figures/pairs-compared.md; -prefillers 4 of the eight engines prefill.
+# --fairness, first, plays tenants that share engines, and prints the table of docs/figures/fairness-compared.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 play=TestWhole
@@ -13,6 +14,9 @@ if [[ ${1:-} == --targets ]]; then
 	shift
 elif [[ ${1:-} == --pairs ]]; then
 	play=TestPairsWhole
+	shift
+elif [[ ${1:-} == --fairness ]]; then
+	play=TestFairWhole
 	shift
 fi
 ${GO:-go} test -c -o bin/policies-compared ./test/others/policies

@@ -275,6 +275,83 @@ func TestFairBound(t *testing.T) {
 	}
 }
 
+// TestFairStarvesNobody: on an engine that never gets a pause, random tenants and programs with weights, costs and deadlines
+// compete with a crowd that gives itself a new name for each request, as tenants and as programs. Clocks jump ahead now and then.
+//
+// A program that waits gets a turn within a bound: a minute and 0.8/0.2 seconds for each second that it was served, until no other one
+// of its tenant goes first that was not due before; the same for its tenant by its weight; and one turn for each that was due before.
+// A request leaves within an hour, in which others may overtake it in its line, and one such turn for each that is before it then.
+func TestFairStarvesNobody(t *testing.T) {
+	const crowd, most = 20, 2.0 // requests that wait at a time, and seconds of one
+	// An engine serves a second in a second, half of which is forgotten in a minute: nobody has more than that.
+	const served = 60 / math.Ln2
+	const leastWeight = 0.5
+	const turn = 60 + served*0.8/0.2 + 60 + served/leastWeight*0.8/0.2 + 2*crowd*most
+	const leaves = 3600 + crowd*turn
+	for seed := range uint64(4) {
+		rnd := rand.New(rand.NewPCG(seed, 7))
+		q := admission.NewQueue(fair(t, "by: program, weights: {t0: 4, t1: 0.5}"))
+		now, jumped, names, longest := 0.0, 0.0, 0, 0.0
+		line := map[string]int{}      // requests that wait, by program
+		since := map[string]float64{} // when its turn began to be due
+		arrive := func() {
+			w := &admission.Waiter{Arrived: now}
+			switch names++; names % 4 {
+			case 0:
+				w.Tenant = fmt.Sprint("new ", names)
+			case 1:
+				w.Tenant, w.Program = "t0", fmt.Sprint("new ", names)
+			default:
+				w.Tenant, w.Program = fmt.Sprint("t", rnd.IntN(3)), fmt.Sprint("p", rnd.IntN(3))
+			}
+			if rnd.IntN(2) == 0 {
+				w.Due = now + 1 + 100*rnd.Float64()
+				w.Latest = w.Due - 1
+			}
+			if err := q.Add(w, 1); err != nil {
+				t.Fatal(err)
+			}
+			of := w.Tenant + "/" + w.Program
+			if line[of]++; line[of] == 1 {
+				since[of] = now
+			}
+		}
+		for range crowd {
+			arrive()
+		}
+		for range 20_000 {
+			if rnd.IntN(1000) == 0 {
+				now += 100
+				jumped = now
+			}
+			q.Expire(now, func(*admission.Waiter) bool { return false })
+			w := q.Next(now, always)
+			if now-w.Arrived > leaves {
+				t.Fatalf("seed %d: one left after %.0f s, the bound is %.0f", seed, now-w.Arrived, leaves)
+			}
+			p := q.Payer(w, now)
+			c := most * rnd.Float64()
+			p.Class.Once(p.Account, fairness.Work{Prefill: c}, now)
+			q.Served(w, now)
+			of := w.Tenant + "/" + w.Program
+			since[of] = now
+			if line[of]--; line[of] == 0 {
+				delete(line, of)
+				delete(since, of)
+			}
+			now += c
+			arrive()
+			for of, from := range since {
+				if from = max(from, jumped); now-from > turn {
+					t.Fatalf("seed %d: %s waits for a turn since %.0f s, the bound is %.0f", seed, of, now-from, turn)
+				}
+				longest = max(longest, now-max(from, jumped))
+			}
+		}
+		t.Logf("seed %d: turns within %.0f s, the bound is %.0f", seed, longest, turn)
+	}
+}
+
 // TestFairOff: without fairness nobody pays.
 func TestFairOff(t *testing.T) {
 	q := admission.NewQueue(fair(t, "by: none"))

@@ -336,3 +336,48 @@ func sharesText(all []shares) string {
 	}
 	return strings.Join(text, "; ")
 }
+
+// TestFairWhole plays all cells and prints the table of docs/figures/fairness-compared.md with -whole.
+func TestFairWhole(t *testing.T) {
+	if !*whole {
+		t.Skip("only with -whole")
+	}
+	fmt.Print("\n| Play | Sessions | By | Shares of engine seconds | Median short session | Mean session |\n|---|---|---|---|---|---|\n")
+	for _, c := range []fairCell{fiveAgents, cacheUsers, byWeights} {
+		for _, sessions := range []int{25, 100, 250} {
+			if sessions < c.least {
+				continue
+			}
+			for _, by := range []string{"none", "tenant", "program"} {
+				all := c.play(t, sessions, fairRules{by: by}, 9*time.Minute, *firstSeed)
+				fmt.Printf("| %s | %d | `%s` | %s | %s | %s |\n", c.name, sessions, by, perTenant(all, func(s *shares) string {
+					seconds := 0.0
+					for i := range all {
+						seconds += all[i].seconds
+					}
+					return fmt.Sprintf("%.0f %%", 100*s.seconds/seconds)
+				}), perTenant(all, func(s *shares) string {
+					slices.Sort(s.short)
+					return figure(stats.Quantile(s.short, 0.5), len(s.short))
+				}), perTenant(all, func(s *shares) string { return figure(stats.Mean(s.whole), len(s.whole)) }))
+			}
+		}
+	}
+}
+
+// perTenant has a figure of each tenant, in their order.
+func perTenant(all []shares, of func(*shares) string) string {
+	var text []string
+	for i := range all {
+		text = append(text, all[i].name+" "+of(&all[i]))
+	}
+	return strings.Join(text, ", ")
+}
+
+// figure is a time in seconds, unless it is of too few sessions.
+func figure(seconds float64, sessions int) string {
+	if sessions < 5 {
+		return "–"
+	}
+	return fmt.Sprintf("%.0f s", seconds)
+}
