@@ -101,4 +101,3 @@ policy_classes:
 	}
 	return answers
 }
-

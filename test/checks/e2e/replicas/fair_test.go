@@ -96,7 +96,7 @@ func (p *fairPlay) session(ctx context.Context, program string, n int, to *repli
 			{http.MethodPost, "/reservations/" + id + "/prefill_complete"}, {http.MethodDelete, "/reservations/" + id},
 		} {
 			// It may not have heard of the reservation yet.
-			e2e.Eventually(p.t, "the end is known", func() error { return hears.Do(context.Background(), end.method, end.path, nil, nil) })
+			e2e.Eventually(p.t, "the end is known", func() error { return hears.Do(context.WithoutCancel(ctx), end.method, end.path, nil, nil) })
 		}
 	}
 }
