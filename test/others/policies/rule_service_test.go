@@ -30,6 +30,24 @@ func withTargets(refuse bool) func(*world) Rule {
 	return drawing("predicted-ttft", 1, ours{targets: true, refuse: refuse})
 }
 
+// leastCost is on_miss: place with another rule for what no engine is predicted to hold: it goes where it costs least, as
+// without a target.
+type leastCost struct{ ours }
+
+func startLeastCost(w *world) Rule { return leastCost{withTargets(false)(w).(ours)} }
+
+func (l leastCost) Place(r *Request) int {
+	ask := l.ask(r)
+	x, err := l.Explain(context.Background(), ask)
+	if err != nil {
+		l.T.Fatal(err)
+	}
+	if x.Target != nil && x.Target.Holding == 0 {
+		ask.TTFTTarget = 0
+	}
+	return l.book(ask)
+}
+
 func drawing(policy string, seed uint64, o ours) func(*world) Rule {
 	return func(w *world) Rule {
 		change := []func(*node.Config){func(c *node.Config) {
