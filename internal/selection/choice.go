@@ -214,7 +214,8 @@ func (c *choice) addQueues(ranks []catalog.Entry, v *reservations.View, l *ttft.
 			continue
 		}
 		q := QueueOf(v, e, l)
-		q.Ahead, q.Flow = c.charged[e.Slot]+c.api.fetches.charged(c.scope.snapshot.Scope, e.Rank), flows.Rank(e.Slot, e.Rank)
+		served, _ := c.api.fetches.of(c.scope.snapshot.Scope, e.Rank)
+		q.Ahead, q.Flow = c.charged[e.Slot]+served, flows.Rank(e.Slot, e.Rank)
 		c.queues = append(c.queues, q)
 	}
 	m := l.Model()

@@ -27,21 +27,24 @@ type PricedFetch struct {
 type fetchOffer struct {
 	PricedFetch
 	link     link
+	target   catalog.Rank
 	slot     uint32 // of the source
 	blocks   int    // that the source has
 	endpoint string
 	peer     bool
 	tries    bool    // nothing is known of the link, or nothing recent
 	rest     float64 // predicted seconds to the first token, without the time of the fetch
-	hidden   bool    // the rank's first tokens are reported late, so that nothing is learned from them
+	// hidden: nothing is learned from the first token. It is reported late, or another request has perhaps fetched the same before.
+	hidden   bool
+	unshared bool // see selector.Fetch
 }
 
 // fetched returns what the candidate fetches, for the choice. A try of a link changes no choice.
 func (f *fetchOffer) fetched() selector.Fetch {
 	if !f.given() || f.tries {
-		return selector.Fetch{}
+		return selector.Fetch{Unshared: f.unshared}
 	}
-	return selector.Fetch{Tokens: f.Tokens, Time: f.Time}
+	return selector.Fetch{Tokens: f.Tokens, Time: f.Time, Unshared: f.unshared}
 }
 
 func (f *fetchOffer) given() bool { return f.Takes && f.Result == counts.HintGiven }
@@ -64,11 +67,15 @@ func (c *choice) priceFetches(ranks []catalog.Entry, v *reservations.View) {
 	sources := c.fetchSources(v)
 	c.fetched = c.fetched[:0]
 	for i := range ranks {
-		x := c.priceFetch(&ranks[i], i, sources)
-		c.fetches = append(c.fetches, x)
-		c.fetched = append(c.fetched, x.fetched())
+		_, fetches := c.api.fetches.of(c.scope.snapshot.Scope, ranks[i].Rank)
+		c.fetched = append(c.fetched, selector.Fetch{Unshared: fetches})
 	}
 	c.decision.Fetches = c.fetched
+	for i := range ranks {
+		x := c.priceFetch(&ranks[i], i, sources)
+		c.fetches = append(c.fetches, x)
+		c.fetched[i] = x.fetched()
+	}
 }
 
 // fetchSource is a rank that other engines can fetch the prompt from, unless it is unfit: stalled or silent.
@@ -115,7 +122,8 @@ func (c *choice) fetchSources(v *reservations.View) (sources []fetchSource) {
 		}
 		q := QueueOf(v, *e, l)
 		wait, stall := c.decision.Model.Wait(&q)
-		s.wait = wait + c.api.fetches.charged(c.scope.snapshot.Scope, e.Rank)
+		charged, _ := c.api.fetches.of(c.scope.snapshot.Scope, e.Rank)
+		s.wait = wait + charged
 		s.unfit = stall > 1 || silent.State(e.Rank) != reports.Alive
 		sources = addSource(sources, s)
 	}
@@ -153,9 +161,10 @@ func addSource(list []fetchSource, s fetchSource) []fetchSource {
 func (c *choice) priceFetch(e *catalog.Entry, i int, sources []fetchSource) fetchOffer {
 	endpointOf, peer := c.Hint.sources(e.Worker)
 	if endpointOf == nil || c.frontendPicks(e) {
-		return fetchOffer{}
+		return fetchOffer{unshared: c.fetched[i].Unshared}
 	}
-	best := fetchOffer{PricedFetch: PricedFetch{Takes: true, Result: counts.NoHintSource}}
+	unshared := c.fetched[i].Unshared
+	best := fetchOffer{PricedFetch: PricedFetch{Takes: true, Result: counts.NoHintSource}, unshared: unshared}
 	d, of, own := &c.decision, linkedOf(e.Worker), c.prompt.fetchable(e.Slot)
 	all := d.Predict(c.weightsOfPolicy(), i, &c.queues[i]).Prefill
 	u := d.ToCompute(c.weightsOfPolicy(), i)
@@ -171,7 +180,7 @@ func (c *choice) priceFetch(e *catalog.Entry, i int, sources []fetchSource) fetc
 		}
 		x := fetchOffer{
 			PricedFetch: PricedFetch{Takes: true, Source: s.Rank, Tokens: u - left}, link: link{c.scope.snapshot.Scope, s.linked, of},
-			slot: s.Slot, blocks: s.blocks, endpoint: at, peer: peer, hidden: c.queues[i].Late,
+			target: e.Rank, slot: s.Slot, blocks: s.blocks, endpoint: at, peer: peer, hidden: c.queues[i].Late || unshared, unshared: unshared,
 		}
 		rest := d.Model.Cost(float64(left), float64(d.Prompt.Tokens), &c.queues[i], d.Model.Crowding)
 		x.rest = rest.Wait + rest.Prefill
@@ -244,14 +253,20 @@ func (a *attempt) findPricedFetch(c *choice) *Fetch {
 	return nil
 }
 
-// fetches has what is learned of links by fetches, and which ranks others fetch from now. The zero value is empty.
+// fetches has what is learned of links by fetches, and the ranks of those that go on. The zero value is empty.
 type fetches struct {
 	transfers
-	serving map[servingRank]float64 // seconds of the fetches that go on; guarded by mu
-	active  atomic.Int64            // fetches that go on
+	ranks  map[fetchRank]fetchLoad // guarded by mu
+	active atomic.Int64            // fetches that go on
 }
 
-type servingRank struct {
+// fetchLoad has the fetches of a rank that go on: how many in all, those from it in seconds, and the number of those by it.
+type fetchLoad struct {
+	n, by int
+	from  float64
+}
+
+type fetchRank struct {
 	scope catalog.Scope
 	rank  catalog.Rank
 }
@@ -290,27 +305,35 @@ func (f *fetches) price(l link, tokens uint64) (seconds float64, state linkState
 	return x.seconds(tokens), linkKnown
 }
 
-// charged returns the seconds of the fetches from a rank that go on.
-func (f *fetches) charged(sc catalog.Scope, r catalog.Rank) float64 {
+// of returns the seconds of the fetches from a rank that go on, and whether it fetches itself.
+func (f *fetches) of(sc catalog.Scope, r catalog.Rank) (charged float64, fetches bool) {
 	if f.active.Load() == 0 {
-		return 0
+		return 0, false
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.serving[servingRank{sc, r}]
+	x := f.ranks[fetchRank{sc, r}]
+	return x.from, x.by > 0
 }
 
-// charge adds to what a rank serves. It needs f.mu.
-func (f *fetches) charge(s servingRank, seconds float64, n int) {
+// count adds a fetch that begins (1) or has ended (-1) to what its ranks do. It needs f.mu.
+func (f *fetches) count(x *fetchOffer, n int) {
 	f.active.Add(int64(n))
-	if left := f.serving[s] + seconds; n < 0 && left < 1e-9 { // but for rounding, the last one has ended
-		delete(f.serving, s)
-	} else {
-		if f.serving == nil {
-			f.serving = make(map[servingRank]float64)
-		}
-		f.serving[s] = left
+	f.add(fetchRank{x.link.scope, x.Source}, fetchLoad{n: n, from: float64(n) * x.Time})
+	f.add(fetchRank{x.link.scope, x.target}, fetchLoad{n: n, by: n})
+}
+
+func (f *fetches) add(r fetchRank, d fetchLoad) {
+	x := f.ranks[r]
+	if x.n += d.n; x.n == 0 {
+		delete(f.ranks, r)
+		return
 	}
+	x.by, x.from = x.by+d.by, max(0, x.from+d.from) // rounded
+	if f.ranks == nil {
+		f.ranks = make(map[fetchRank]fetchLoad)
+	}
+	f.ranks[r] = x
 }
 
 // fetching is a fetch that a reservation's engine was told of, until its first token. It belongs to the record of the reservation.
@@ -330,16 +353,14 @@ func (c *choice) startFetch() *fetching {
 	f := &fetching{of: &c.api.fetches, fetch: *c.fetch, since: time.Now()}
 	f.of.mu.Lock()
 	defer f.of.mu.Unlock()
-	f.of.charge(f.source(), f.fetch.Time, 1)
+	f.of.count(&f.fetch, 1)
 	if f.fetch.tries {
-		if x := f.of.of(f.fetch.link); x != nil {
+		if x := f.of.transfers.of(f.fetch.link); x != nil {
 			x.trying++
 		}
 	}
 	return f
 }
-
-func (f *fetching) source() servingRank { return servingRank{f.fetch.link.scope, f.fetch.Source} }
 
 // end notes that the fetch has ended. If a caller has reported the first token, it learns what the fetch has taken: the time until
 // then, without that of waiting and computing. f may be nil, and end may be called again.
@@ -349,7 +370,7 @@ func (f *fetching) end(reported bool) {
 	}
 	x := &f.fetch
 	f.of.mu.Lock()
-	f.of.charge(f.source(), -x.Time, -1)
+	f.of.count(x, -1)
 	if link := f.of.byLink[x.link]; x.tries && link != nil {
 		link.trying--
 	}

@@ -19,13 +19,19 @@ func (m FetchMode) String() string { return [...]string{"contract", "off", "pric
 type Fetch struct {
 	Tokens uint64  // of those that the rank would have to compute
 	Time   float64 // seconds until they are there. The engine computes for others meanwhile.
+	// Unshared: what the rank shares with active prompts is not there before the request begins, since its engine fetches it too.
+	Unshared bool
 }
 
 // ToCompute returns how many tokens of the prompt candidate i has to compute by the weights, without those that it
 // fetches. It is at least 1.
 func (d *Decision) ToCompute(w Weights, i int) uint64 {
-	u := w.ToCompute(d.Prompt, &d.Candidates[i])
-	return max(1, u-min(u, d.fetch(i).Tokens))
+	c, f := d.Candidates[i], d.fetch(i)
+	if f.Unshared {
+		c.Shared = 0
+	}
+	u := w.ToCompute(d.Prompt, &c)
+	return max(1, u-min(u, f.Tokens))
 }
 
 // fetch returns what candidate i fetches.
