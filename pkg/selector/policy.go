@@ -57,9 +57,9 @@ type Decision struct {
 	Queues []Queue // parallel to Candidates
 	// Fetches, parallel to Candidates, has what the ranks' engines would fetch from others; nil: nothing. It needs Queues.
 	Fetches []Fetch
-	Model  Model
-	Turn   uint64 // decisions before this one
-	Class  Class
+	Model   Model
+	Turn    uint64 // decisions before this one
+	Class   Class
 }
 
 // Reasons has the terms of one candidate's cost. They are in the policy's unit; terms
