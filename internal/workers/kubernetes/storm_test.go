@@ -42,10 +42,10 @@ func (b *between) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.api.RoundTrip(r)
 }
 
-// startBetween is startVirtual with something between.
-func startBetween(t *testing.T, api *kubetest.Server) (*between, *world) {
+// startBetween is startVirtual with something between, which has an answer from the first request on.
+func startBetween(t *testing.T, api *kubetest.Server, answer func(r *http.Request) (*http.Response, error)) (*between, *world) {
 	t.Helper()
-	b := &between{api: api}
+	b := &between{api: api, answer: answer}
 	client, err := kubernetes.Connect(b)
 	if err != nil {
 		t.Fatal(err)
@@ -106,14 +106,12 @@ func TestStalledAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, api *kubetest.Server) {
 				withThreePods(api)
-				b, w := startBetween(t, api)
-				lists := func(r *http.Request) (*http.Response, error) {
+				b, w := startBetween(t, api, func(r *http.Request) (*http.Response, error) {
 					if !isPods(r) || isWatch(r) {
 						return nil, nil
 					}
 					return answer(r)
-				}
-				b.set(lists)
+				})
 				w.state(0, kubernetes.Unreachable) // within a minute
 				if why := w.d.Status().Sources[0].Error; !strings.Contains(why, "30s") && !strings.Contains(why, "500") {
 					t.Errorf("error %q", why)
@@ -272,9 +270,8 @@ func TestRefusedLists(t *testing.T) {
 func TestRedirect(t *testing.T) {
 	virtual(t, func(t *testing.T, api *kubetest.Server) {
 		withThreePods(api)
-		b, w := startBetween(t, api)
 		followed := make(chan string, 100)
-		b.set(func(r *http.Request) (*http.Response, error) {
+		b, w := startBetween(t, api, func(r *http.Request) (*http.Response, error) {
 			if r.URL.Host != "api.test" {
 				followed <- r.URL.String()
 			}
@@ -282,7 +279,6 @@ func TestRedirect(t *testing.T) {
 				StatusCode: http.StatusTemporaryRedirect, Header: http.Header{"Location": {"http://evil.example/x"}}, Body: http.NoBody, Request: r,
 			}, nil
 		})
-		api.CutWatches() // one that has begun asks nothing
 		w.await("the error", func() bool {
 			return strings.Contains(w.d.Status().Sources[0].Error, "redirects to evil.example, which is not followed")
 		})
