@@ -3,6 +3,7 @@ package node_test
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -169,8 +170,8 @@ func TestTakeOverTwice(t *testing.T) {
 					role := func(r string) func(*catalog.Record) { return func(x *catalog.Record) { x.Role = &r } }
 					m := servicetest.NewMesh()
 					m.Delay = 100 * time.Millisecond
-					lost := false
-					m.Loses = func() bool { return lost }
+					var lost atomic.Bool
+					m.Loses = lost.Load
 					var worlds []*servicetest.World
 					for _, name := range []string{"a", "b", "c"} {
 						w := m.Start(t, name, servicetest.EventsOff)
@@ -198,13 +199,13 @@ func TestTakeOverTwice(t *testing.T) {
 						t.Fatal(err)
 					}
 					want(one)
-					lost = tt.lost
+					lost.Store(tt.lost)
 					first, err := a.TakeOver("r", time.Minute)
 					if err != nil {
 						t.Fatal(err)
 					}
 					synctest.Wait()
-					lost = false
+					lost.Store(false)
 					time.Sleep(tt.after)
 					second, err := b.TakeOver("r", time.Minute)
 					if err != nil {
@@ -243,8 +244,9 @@ func TestTwoOfOneID(t *testing.T) {
 		t.Run(fmt.Sprint(takers), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := servicetest.NewMesh()
-				lost := true
-				m.Loses = func() bool { return lost }
+				var lost atomic.Bool
+				lost.Store(true)
+				m.Loses = lost.Load
 				worlds := []*servicetest.World{m.Start(t, "a", servicetest.EventsOff), m.Start(t, "b", servicetest.EventsOff)}
 				m.Connect(t, "a", "b")
 				for _, w := range worlds {
@@ -258,7 +260,7 @@ func TestTwoOfOneID(t *testing.T) {
 					}
 				}
 				synctest.Wait()
-				lost = false
+				lost.Store(false)
 				servicetest.Announced()
 				for _, w := range worlds[:takers] {
 					pair, err := w.TakeOver("r", time.Minute)
