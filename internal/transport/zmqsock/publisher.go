@@ -60,7 +60,11 @@ func (h *Hub) openPublisher(endpoint string, topics [][]byte) (*publisher, error
 	select {
 	case <-h.ready:
 	case <-h.ended:
+	}
+	select {
+	case <-h.ended: // as well as ready
 		return nil, ErrStopped
+	default:
 	}
 	e, err := catalog.ParseEndpoint(endpoint)
 	if err == nil && e.Scheme != "tcp" {
