@@ -61,7 +61,7 @@ func (c *Claim) decide(moves bool) {
 		turns, parent := s.takeTurns()
 		t.removeLocked(s)
 		c.session = t.addLocked(c.key, "")
-		c.session.decider, c.session.turns = c, turns
+		c.session.decider, c.session.turns, c.session.version = c, turns, s.version
 		t.setParentLocked(c.session, parent)
 	case s != nil && s.decider == nil:
 		c.joinLocked(s)
@@ -142,7 +142,7 @@ func (c *Claim) detachLocked() {
 	switch {
 	case s == nil:
 	case s.decider == c && c.moves: // other replicas have not heard of the move
-		if t.bindLocked(s, c.rank); s.claims == 0 {
+		if t.bindAsLocked(s, c.rank, s.version); s.claims == 0 {
 			t.idleLocked(s, t.now())
 		}
 	case s.decider == c:

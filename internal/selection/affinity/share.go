@@ -108,6 +108,9 @@ func (t *Table) ApplyUnbound(b Binding) Result {
 	defer t.mu.Unlock()
 	t.sequence = max(t.sequence, b.Sequence+1)
 	s := t.currentLocked(b.Key)
+	if s != nil && s.decider != nil && !b.Home && b.Compare(s.version) >= 0 {
+		s.decider.moves = false
+	}
 	if s == nil || s.decider != nil || b.Home != (s.home != nil) || b.Compare(s.version) < 0 {
 		return Ignored
 	}

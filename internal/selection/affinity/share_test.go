@@ -86,6 +86,33 @@ func TestPublished(t *testing.T) {
 	})
 }
 
+// TestRefusedMoveKeepsVersion: a session whose move is not booked has its old binding, so that what another replica has decided
+// meanwhile goes before it.
+func TestRefusedMoveKeepsVersion(t *testing.T) {
+	sharing(t, 10, func(r *rig, p *told, first uint64) {
+		r.acquire("a").Bind(rank(1))
+		p.want(t, fmt.Sprintf("bound a 1 v%d by 1", first))
+		c := r.acquire("a")
+		c.Move()
+		moved := binding("a", 4, first+9, 2)
+		if got := r.Apply("p", moved); got != affinity.Ignored {
+			t.Errorf("while it is decided: %v", got)
+		}
+		c.Release()
+		r.want("a", 1)
+		p.want(t)
+		if got := r.Apply("p", moved); got != affinity.Applied { // the other replica's request has ended
+			t.Errorf("after: %v", got)
+		}
+		r.want("a", 4)
+		c = r.acquire("a")
+		c.Move()
+		r.ApplyUnbound(moved) // the session has ended there
+		c.Release()
+		r.want("a", 0)
+	})
+}
+
 // TestApplyAgainstNaive plays random histories of one session that is used here and told
 // of by a peer, against the rules as they are written.
 func TestApplyAgainstNaive(t *testing.T) {

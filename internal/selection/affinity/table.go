@@ -74,7 +74,7 @@ type session struct {
 	decider *Claim    // nil: it is bound
 	waiting list.List // of *Wait: requests waiting for the decision, in order
 	rank    catalog.Rank
-	version Version       // if bound
+	version Version       // if bound; else of the binding that it keeps if its decider, which moves it, books nothing
 	claims  int           // if bound
 	idle    *list.Element // nil: claimed, or not bound
 	since   time.Time     // start of the idle time
@@ -387,8 +387,11 @@ func (t *Table) removeLocked(s *session) {
 }
 
 // bindLocked binds a session. The requests that waited get claims on it.
-func (t *Table) bindLocked(s *session, r catalog.Rank) {
-	s.rank, s.version, s.decider = r, t.nextVersionLocked(), nil
+func (t *Table) bindLocked(s *session, r catalog.Rank) { t.bindAsLocked(s, r, t.nextVersionLocked()) }
+
+// bindAsLocked is bindLocked for a binding that has a version already.
+func (t *Table) bindAsLocked(s *session, r catalog.Rank, v Version) {
+	s.rank, s.version, s.decider = r, v, nil
 	for s.waiting.Len() > 0 {
 		t.wakeLocked(s).joinLocked(s)
 	}
