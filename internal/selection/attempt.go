@@ -400,6 +400,7 @@ func (a *attempt) bookChoice() error {
 	}
 	chosen := &a.choice.chosen
 	_, err := a.api.ledger.Book(req.Scope, r, func(v *reservations.View) (reservations.Placement, error) {
+		a.fetching.end(false) // the ledger may choose a second time
 		err := a.choose(v)
 		a.timeline.end("choose")
 		if err != nil {

@@ -282,6 +282,52 @@ func TestFetchChargeEnds(t *testing.T) {
 	}
 }
 
+// TestFetchChosenTwice: a source is charged once where the ledger chooses a second time, because the lease of the reservation that
+// had the id, in another scope, has run out.
+func TestFetchChosenTwice(t *testing.T) {
+	const id, lease = "taken", 101 * time.Millisecond
+	other := catalog.Scope{Model: "other", Tenant: servicetest.Scope.Tenant}
+	for name, book := range map[string]func(*fetchWorld, *selection.SelectRequest) (selection.Selection, error){
+		"one rank": func(w *fetchWorld, r *selection.SelectRequest) (selection.Selection, error) {
+			return w.Select(w.t.Context(), r, true)
+		},
+		"a pair": func(w *fetchWorld, r *selection.SelectRequest) (selection.Selection, error) {
+			pair, err := w.SelectPair(w.t.Context(), &selection.PairRequest{SelectRequest: *r})
+			return pair.Decode, err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := startFetch(t, selector.FetchPriced)
+				w.learn()
+				req := servicetest.Ask(w.on1(w.fresh(1000)))
+				req.Hint, req.ReservationID, req.Explain, req.Pinned = selection.HintInAnswer, new(id), true, &catalog.Rank{Worker: 2}
+				w.Put(servicetest.Record(9, 1, func(r *catalog.Record) { r.Scope = other }))
+				if _, err := w.Reserve(&selection.ReserveRequest{
+					Scope: other, ID: id, Rank: catalog.Rank{Worker: 9}, Prompt: servicetest.Ask(servicetest.Prompt(1, 16)).Prompt, Lease: lease,
+				}); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(lease + time.Millisecond)
+				got, err := book(w, req)
+				if err != nil || got.Fetch == nil {
+					t.Fatalf("got %+v, %v", got.Fetch, err)
+				}
+				source := catalog.Rank{Worker: 1}
+				if want, is := result(t, &got).Time, w.FetchCharge(servicetest.Scope, source); math.Abs(is-want) > 1e-9 {
+					t.Errorf("charged %v, want %v", is, want)
+				}
+				if err := w.Free(id); err != nil {
+					t.Fatal(err)
+				}
+				if is := w.FetchCharge(servicetest.Scope, source); is != 0 {
+					t.Errorf("charged %v after", is)
+				}
+			})
+		})
+	}
+}
+
 // TestLinkIsTried: what is not known is tried by one request at a time. A link that was slow is tried again after ten minutes.
 func TestLinkIsTried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -206,6 +206,7 @@ func (a *attempt) bookPair() error {
 		claim.Turn = a.session.turn(a.prompt.size.Tokens)
 	}
 	err := a.api.ledger.BookPair(req.Scope, r, func(v *reservations.View) (reservations.PairPlacement, error) {
+		a.fetching.end(false) // the ledger may choose a second time
 		err := a.choosePair(v)
 		a.timeline.end("choose")
 		if err != nil {
