@@ -15,7 +15,7 @@ import (
 // PricedFetch is what the engine of a candidate is told to fetch with selector.FetchPriced, or why it is not.
 type PricedFetch struct {
 	Takes  bool         // the engine takes hints; otherwise there is nothing more to tell
-	Source catalog.Rank // but for those of NoHintSource and HintSourceStalled
+	Source catalog.Rank // none with NoHintSource
 	Tokens uint64       // that it would fetch in place of computing them
 	// Time and Saves are the predicted seconds of the fetch, and by how much it makes the first token sooner. Both are 0 while the
 	// link is tried.
@@ -197,7 +197,7 @@ func (f *fetchOffer) price(of *fetches, computing float64, s *fetchSource, learn
 	took, state := of.price(f.link, f.Tokens)
 	switch {
 	case s.unfit:
-		f.Source, f.Result = catalog.Rank{}, counts.HintSourceStalled
+		f.Result = counts.HintSourceStalled
 		return
 	case !learned || state == linkTried:
 		f.Result = counts.HintLearning

@@ -233,8 +233,12 @@ func TestFetchRefusals(t *testing.T) {
 				prompt := w.on1(w.fresh(512)) // 0.44 s are saved
 				tt.when(w)
 				got := w.book(new(uint64(2)), prompt)
-				if f := result(t, &got); f.Result != tt.want || (got.Fetch != nil) != (tt.want == counts.HintGiven) {
+				f := result(t, &got)
+				if f.Result != tt.want || (got.Fetch != nil) != (tt.want == counts.HintGiven) {
 					t.Errorf("got %+v, %+v", got.Fetch, f)
+				}
+				if named := f.Source.Worker == 1; named != (f.Tokens > 0) || named != (tt.want != counts.NoHintSource) {
+					t.Errorf("%d tokens of %v", f.Tokens, f.Source)
 				}
 			})
 		})
