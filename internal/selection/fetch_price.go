@@ -199,10 +199,10 @@ func (f *fetchOffer) price(of *fetches, computing float64, s *fetchSource, learn
 	case s.unfit:
 		f.Result = counts.HintSourceStalled
 		return
-	case !learned || state == linkTried:
+	case !learned || state == linkTried || state == linkUnknown && f.hidden:
 		f.Result = counts.HintLearning
 		return
-	case state == linkKnown || state == linkOld && took < computing:
+	case state == linkKnown || state == linkOld && (took < computing || f.hidden):
 		f.Time, f.Saves = took, computing-took
 	default:
 		f.tries = true

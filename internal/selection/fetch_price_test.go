@@ -332,6 +332,30 @@ func TestFetchChosenTwice(t *testing.T) {
 	}
 }
 
+// TestUntoldFetchIsNoTry: a link of which nothing is known is not tried by a request that would tell nothing of it, because its rank
+// fetches already, perhaps the same.
+func TestUntoldFetchIsNoTry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := startFetch(t, selector.FetchPriced)
+		w.learn()
+		w.Put(servicetest.Record(4, 1, hinted("decode"), func(r *catalog.Record) { r.KVTransferDomain, r.Revision = new("a"), new("v1") }))
+		prompt := w.fresh(512)
+		e := w.Engine(4, 0)
+		e.Publish(0, e.Stored(prompt, servicetest.BlockSize, nil))
+		w.Settle()
+		first := w.book(new(uint64(2)), w.on1(w.fresh(512)))
+		got := w.book(new(uint64(2)), prompt)
+		if f := result(t, &got); first.Fetch == nil || got.Fetch != nil || f.Result != counts.HintLearning {
+			t.Errorf("while another one fetches: %+v, %+v, %+v", first.Fetch, got.Fetch, f)
+		}
+		w.finish(*first.ReservationID, 0.1)
+		w.finish(*got.ReservationID, 0.6)
+		if got := w.book(new(uint64(2)), prompt); got.Fetch == nil || got.Fetch.Source.Worker != 4 {
+			t.Errorf("after: %+v", result(t, &got))
+		}
+	})
+}
+
 // TestLinkIsTried: what is not known is tried by one request at a time. A link that was slow is tried again after ten minutes.
 func TestLinkIsTried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
