@@ -62,6 +62,21 @@ func TestReserveEndpoint(t *testing.T) {
 	w.wantCount("requests_total", `outcome="reserved"`, 1)
 }
 
+// TestReservedIsNoHint: who only reserves an endpoint tells no engine where to fetch from, so that no hint counts as given.
+func TestReservedIsNoHint(t *testing.T) {
+	w := start(t, reserving)
+	ids := servicetest.Prompt(7, 16)
+	w.put(1, 1, peerAt("1"))
+	w.announce(1, 0, ids)
+	w.put(2, 1, peerAt("2"))
+	w.load(1)
+	_, r := w.post(chatPath, chat(ids, ""), prefer, "reserve-endpoint")
+	if r.status != 204 || r.headers[reserved] != at(2) || r.headers[sourceHeader] != "" {
+		t.Fatalf("%+v", r)
+	}
+	w.WantNoSeries("kv_hint")
+}
+
 // TestReservedPromisesNothing: a reservation with a target that nobody follows is no promise that was missed.
 func TestReservedPromisesNothing(t *testing.T) {
 	w := start(t, reserving)
