@@ -291,7 +291,7 @@ func (f *fetches) price(l link, tokens uint64) (seconds float64, state linkState
 	defer f.mu.Unlock()
 	x := f.byLink[l]
 	switch {
-	case x == nil && len(f.byLink) >= maxLinks:
+	case x == nil && f.full():
 		return 0, linkTried // nothing would be learned
 	case x == nil:
 		return 0, linkUnknown
@@ -355,7 +355,8 @@ func (c *choice) startFetch() *fetching {
 	defer f.of.mu.Unlock()
 	f.of.count(&f.fetch, 1)
 	if f.fetch.tries {
-		if x := f.of.transfers.of(f.fetch.link); x != nil {
+		x := f.of.transfers.of(f.fetch.link)
+		if f.fetch.tries = x != nil; f.fetch.tries {
 			x.trying++
 		}
 	}
@@ -371,8 +372,8 @@ func (f *fetching) end(reported bool) {
 	x := &f.fetch
 	f.of.mu.Lock()
 	f.of.count(x, -1)
-	if link := f.of.byLink[x.link]; x.tries && link != nil {
-		link.trying--
+	if x.tries {
+		f.of.byLink[x.link].trying--
 	}
 	f.of.mu.Unlock()
 	if reported && !x.hidden {

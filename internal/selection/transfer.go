@@ -1,6 +1,7 @@
 package selection
 
 import (
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -12,8 +13,9 @@ import (
 
 // transfers has how long KV caches take from some ranks to others. The zero value is empty.
 type transfers struct {
-	mu     sync.Mutex // guards byLink and its values; innermost
+	mu     sync.Mutex // guards the fields below and the values of byLink; innermost
 	byLink map[link]*transfer
+	swept  time.Time // when links were last looked for that are not used any more
 }
 
 // link is a pair of places between which caches are passed on. A place that is not told is "".
@@ -50,8 +52,10 @@ func (t *transfer) seconds(tokens uint64) float64 {
 const leastSpread = 0.1
 
 const (
-	// maxLinks bounds the links of which something is learned; later ones cost nothing.
-	maxLinks = 4096
+	// maxLinks bounds the links of which something is learned, and the others cost nothing. Links that were not used for forgetLink
+	// make room: workers leave, and theirs with them.
+	maxLinks   = 4096
+	forgetLink = time.Hour
 	// minTransfers is how many transfers are seen before they count. A sample has at least the
 	// weight 1/maxTransfers.
 	minTransfers, maxTransfers = 8, 64
@@ -100,10 +104,19 @@ const (
 	outlierSlack    = 0.1
 )
 
+// full reports whether there is no room for another link. It looks for some at most once a minute. It needs t.mu.
+func (t *transfers) full() bool {
+	if now := time.Now(); len(t.byLink) >= maxLinks && now.Sub(t.swept) >= time.Minute {
+		t.swept = now
+		maps.DeleteFunc(t.byLink, func(_ link, x *transfer) bool { return x.trying == 0 && now.Sub(x.last) > forgetLink })
+	}
+	return len(t.byLink) >= maxLinks
+}
+
 // of returns what is learned of a link, nil if there are too many. It needs t.mu.
 func (t *transfers) of(l link) *transfer {
 	x := t.byLink[l]
-	if x == nil && len(t.byLink) < maxLinks {
+	if x == nil && !t.full() {
 		if t.byLink == nil {
 			t.byLink = make(map[link]*transfer)
 		}
