@@ -115,3 +115,13 @@ func (a *API) FetchCharge(sc catalog.Scope, r catalog.Rank) float64 {
 	charged, _ := a.fetches.of(sc, r)
 	return charged
 }
+
+// Transfers returns how many transfers of pairs were learned from.
+func (a *API) Transfers() (n int) {
+	a.transfers.mu.Lock()
+	defer a.transfers.mu.Unlock()
+	for _, x := range a.transfers.byLink {
+		n += x.samples
+	}
+	return n
+}

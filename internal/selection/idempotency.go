@@ -323,7 +323,7 @@ type idempotencyRecord struct {
 	pair      *Pair // of a side that decodes: the answer instead
 	// prefill is the record of the other side of a pair; nil: there is none. It has no answer.
 	prefill *idempotencyRecord
-	sent    *sent // of a side that decodes what another rank prefills; its since is guarded by answers.mu
+	sent    *sent // of a side that decodes what another rank prefills; its since and ended are guarded by answers.mu
 
 	// The fields below are guarded by answers.mu.
 	state        recordState

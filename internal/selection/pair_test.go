@@ -512,6 +512,38 @@ func playTransfers(t *testing.T, near, far func(*catalog.Record)) {
 	})
 }
 
+// TestTransferIsLearnedOnce: a caller may report the first token of a pair again, whether or not it has reported the end of the
+// prefill before. What passes between these reports is no transfer.
+func TestTransferIsLearnedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := servicetest.Start(t, servicetest.EventsOff)
+		w.Put(servicetest.Record(1, 1, role(catalog.RolePrefill)))
+		w.Put(servicetest.Record(2, 1, role(catalog.RoleDecode)))
+		for i, tt := range []struct {
+			reports []string
+			want    int
+		}{
+			{[]string{"", "", ""}, 0},
+			{[]string{".prefill", "", "", ".decode"}, 1},
+			{[]string{".decode", ".prefill", ""}, 0},
+		} {
+			id, before := fmt.Sprint(i), w.Transfers()
+			if pair, err := w.SelectPair(t.Context(), askPair(id, servicetest.Prompt(uint32(i)<<16, 400))); err != nil || pair.Prefill == nil {
+				t.Fatalf("%+v, %v", pair, err)
+			}
+			for _, side := range tt.reports {
+				time.Sleep(time.Second)
+				if err := w.PrefillComplete(id + side); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := w.Transfers() - before; got != tt.want {
+				t.Errorf("%q: %d transfers are learned from, want %d", tt.reports, got, tt.want)
+			}
+		}
+	})
+}
+
 // TestPairSeconds: with costs that are times, a prefill worker with seconds of work is not chosen because the decode worker that it
 // can pass caches on to has a few blocks less to hold.
 func TestPairSeconds(t *testing.T) {

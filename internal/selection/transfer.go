@@ -131,6 +131,7 @@ type sent struct {
 	link   link
 	tokens uint64
 	since  time.Time // the end of the prefill; zero: not reported
+	ended  bool      // the first token was reported
 }
 
 // PrefillEnded notes when the side of a pair that prefills has computed the prompt, for a caller that learns of it from events. The
@@ -153,15 +154,15 @@ func (a *API) noteSide(id string, now time.Time) {
 		return
 	}
 	r.answers.mu.Lock()
-	since := r.sent.since
+	since, ends := r.sent.since, !ofPrefill && !r.sent.ended
 	switch {
 	case ofPrefill && since.IsZero():
 		r.sent.since = now
-	case !ofPrefill:
-		r.sent.since = time.Time{}
+	case ends:
+		r.sent.ended = true
 	}
 	r.answers.mu.Unlock()
-	if !ofPrefill && !since.IsZero() {
+	if ends && !since.IsZero() {
 		a.transfers.note(r.sent.link, r.sent.tokens, now.Sub(since))
 	}
 }
