@@ -16,7 +16,7 @@ import (
 type promise struct {
 	counts *counts.Promises
 	payer  admission.Payer
-	probes *ttft.Probes // the request is one of these; nil: it is none. Set before the reservation can be found
+	probes *ttft.Probes // the request is one of these; nil: it is none, or is done. Set before the reservation can be found, then guarded by mu
 
 	mu                   sync.Mutex // guards the fields below; innermost, but for the locks of the three above
 	ahead                bool       // the request has not come, and may never: see SelectRequest.Ahead
@@ -103,8 +103,9 @@ func (p *promise) tell(w counts.Wanted, by *time.Time, o fairness.Outcome) {
 	if p.payer.Class != nil {
 		p.payer.Class.Note(p.payer.Account, o)
 	}
-	if p.probes != nil {
+	if p.probes != nil && (o == fairness.Missed || p.firstToken.IsZero() && p.deadline.IsZero()) {
 		p.probes.Done(o == fairness.Attained)
+		p.probes = nil
 	}
 }
 
