@@ -2,6 +2,9 @@ package gateway_test
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -9,6 +12,7 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection/admission"
+	"github.com/select-service/select-service/internal/server/gateway/tokenizer"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
@@ -196,5 +200,35 @@ func TestEncodersGetNothing(t *testing.T) {
 				t.Errorf("a pair: %+v", p)
 			}
 		}
+	}
+}
+
+// TestEncodersAreNotAsked: a worker that only encodes may have no tokenizer, so it is not asked for the tokens of a prompt: the
+// request would fail.
+func TestEncodersAreNotAsked(t *testing.T) {
+	asks := tokenizer.New(tokenizer.Options{URL: tokenizer.Worker, Protocol: tokenizer.VLLMTokenize, Timeout: time.Minute, MaxResponse: 1 << 20})
+	t.Cleanup(asks.Close)
+	w := start(t, func(_ *node.Config, c *settings) { c.Tokenizer = asks })
+	var asked atomic.Int64
+	encoder := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		w.WriteHeader(http.StatusNotFound)
+	}))
+	t.Cleanup(encoder.Close)
+	engine := httptest.NewServer(http.HandlerFunc(w.tokenize))
+	t.Cleanup(engine.Close)
+	w.Put(servicetest.Record(1, 1, role("encode"), func(r *catalog.Record) { r.Endpoint = &encoder.URL }))
+	body := chat(servicetest.Prompt(1, 16), "")
+	if _, p := w.post(chatPath, body); p.status != 503 {
+		t.Errorf("alone: %+v", p)
+	}
+	w.Put(servicetest.Record(2, 1, func(r *catalog.Record) { r.Endpoint = &engine.URL }))
+	for range 20 { // each begins at a random worker
+		if _, p := w.post(chatPath, body); "http://"+p.destination != engine.URL {
+			t.Errorf("beside another one: %+v", p)
+		}
+	}
+	if n := asked.Load(); n > 0 {
+		t.Errorf("the one that encodes was asked %d times", n)
 	}
 }

@@ -35,7 +35,8 @@ type target struct {
 // pool is what the workers of a scope's snapshot can do.
 type pool struct {
 	snapshot *catalog.Snapshot
-	adapters map[string]bool // the adapters that at least one worker has
+	workers  []*catalog.Worker // all but those that only encode, of which nothing is asked
+	adapters map[string]bool   // the adapters that at least one worker has
 	// prefills: there are workers that only prefill. The others decode, and prefill too if none
 	// of those did.
 	prefills bool
@@ -202,7 +203,7 @@ func (m *models) visible(caller *access.Caller) (names []string) {
 		if p := m.pool(t.scope); p != nil && caller.Sees(t.scope) {
 			names = append(names, t.base)
 			names = slices.AppendSeq(names, maps.Keys(p.adapters))
-			for _, w := range p.snapshot.Workers {
+			for _, w := range p.workers {
 				for _, name := range w.Aliases {
 					if m.catalog.Named(catalog.Scope{Model: name, Tenant: t.scope.Tenant}) == t.scope {
 						names = append(names, name)
@@ -217,13 +218,16 @@ func (m *models) visible(caller *access.Caller) (names []string) {
 
 // haveWorkers reports whether any model that requests can name has workers.
 func (m *models) haveWorkers() bool {
-	return slices.ContainsFunc(m.scopes(), func(t target) bool { return m.catalog.Snapshot(t.scope) != nil })
+	return slices.ContainsFunc(m.scopes(), func(t target) bool { return m.pool(t.scope) != nil })
 }
 
-// pool returns the scope's pool for the current snapshot; nil if it has no workers.
+// pool returns the scope's pool for the current snapshot; nil if it has no workers, or only such that encode.
 func (m *models) pool(sc catalog.Scope) *pool {
 	if snap := m.catalog.Snapshot(sc); snap != nil {
-		return m.poolOf(snap)
+		if p := m.poolOf(snap); len(p.workers) > 0 {
+			return p
+		}
+		return nil
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -246,8 +250,11 @@ func (m *models) poolOf(snap *catalog.Snapshot) *pool {
 }
 
 func newPool(snap *catalog.Snapshot) *pool {
-	p := &pool{snapshot: snap, adapters: make(map[string]bool)}
-	for _, w := range snap.Workers {
+	p := &pool{snapshot: snap, workers: snap.Workers, adapters: make(map[string]bool)}
+	if snap.Encoders {
+		p.workers = slices.DeleteFunc(slices.Clone(p.workers), func(w *catalog.Worker) bool { return w.OnlyEncodes() })
+	}
+	for _, w := range p.workers {
 		for _, name := range w.Adapters {
 			p.adapters[name] = true
 		}

@@ -149,8 +149,11 @@ func (p *picker) probe(ctx context.Context) {
 	}
 	for i, t := range p.models.scopes() {
 		pool := p.models.pool(t.scope)
-		if i == maxProbed || pool == nil {
+		if i == maxProbed {
 			return
+		}
+		if pool == nil {
+			continue
 		}
 		var engine string
 		for engine = range pool.engines() {
@@ -172,13 +175,9 @@ func (p *picker) probe(ctx context.Context) {
 // engines has the base URLs of the pool's engines, each once, from a random one on.
 func (p *pool) engines() iter.Seq[string] {
 	return func(yield func(string) bool) {
-		workers := p.snapshot.Workers
-		if len(workers) == 0 {
-			return
-		}
-		first := rand.IntN(len(workers))
-		for i := range workers {
-			if !yield(workers[(first+i)%len(workers)].Address()) {
+		first := rand.IntN(len(p.workers))
+		for i := range p.workers {
+			if !yield(p.workers[(first+i)%len(p.workers)].Address()) {
 				return
 			}
 		}
