@@ -293,15 +293,20 @@ func (c *choice) expected(i int) float64 {
 	return of.Wait + of.Prefill
 }
 
+// predictor returns the deciding policy if it predicts times, else nil. Without tracked prefills none does.
+func (c *choice) predictor() *selector.PredictedTTFT {
+	p := c.scope.rules.Policies
+	if p == nil || !c.weights.TrackPrefill {
+		return nil
+	}
+	return p.PredictedTTFT()
+}
+
 // predictedTTFT returns the time to first token that the policy predicts for candidate i.
 // It is 0 if the policy predicts none, has learned too little, or callers report the ends
 // of prefills too late.
 func (c *choice) predictedTTFT(i int) time.Duration {
-	p := c.scope.rules.Policies
-	if p == nil || i >= len(c.queues) || !c.weights.TrackPrefill {
-		return 0
-	}
-	if _, predicts := p.Policy.(*selector.PredictedTTFT); !predicts {
+	if i >= len(c.queues) || c.predictor() == nil {
 		return 0
 	}
 	if m := &c.decision.Model; m.Fallback || !m.Mature || c.queues[i].Late {

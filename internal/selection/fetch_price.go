@@ -51,15 +51,7 @@ func (f *fetchOffer) given() bool { return f.Takes && f.Result == counts.HintGiv
 
 // pricesFetches reports whether the choice weighs fetches against computing. Where the policy predicts no times it cannot.
 func (c *choice) pricesFetches() bool {
-	if c.api.config.Fetch != selector.FetchPriced || c.Hint == NoHint || !c.reserve && !c.ExplainOnly || !c.canFetch() || !c.weights.TrackPrefill {
-		return false
-	}
-	p := c.scope.rules.Policies
-	if p == nil {
-		return false
-	}
-	_, predicts := p.Policy.(*selector.PredictedTTFT)
-	return predicts
+	return c.api.config.Fetch == selector.FetchPriced && c.Hint != NoHint && (c.reserve || c.ExplainOnly) && c.canFetch() && c.predictor() != nil
 }
 
 // priceFetches finds what each of the ranks, which are the candidates, would fetch, and adds it to the decision.
@@ -166,8 +158,9 @@ func (c *choice) priceFetch(e *catalog.Entry, i int, sources []fetchSource) fetc
 	unshared := c.fetched[i].Unshared
 	best := fetchOffer{PricedFetch: PricedFetch{Takes: true, Result: counts.NoHintSource}, unshared: unshared}
 	d, of, own := &c.decision, linkedOf(e.Worker), c.prompt.fetchable(e.Slot)
-	all := d.Predict(c.weightsOfPolicy(), i, &c.queues[i]).Prefill
-	u := d.ToCompute(c.weightsOfPolicy(), i)
+	weights := c.predictor().Own
+	all := d.Predict(weights, i, &c.queues[i]).Prefill
+	u := d.ToCompute(weights, i)
 	for n := range sources {
 		s := &sources[n]
 		at := endpointOf(&s.Entry)
@@ -228,11 +221,6 @@ func (f *fetchOffer) better(o *fetchOffer) bool {
 		return a > b
 	}
 	return f.Saves > o.Saves || f.Saves == o.Saves && f.tries && o.tries && f.Tokens > o.Tokens
-}
-
-// weightsOfPolicy returns the weights by which the policy, a PredictedTTFT, counts what is cached.
-func (c *choice) weightsOfPolicy() selector.Weights {
-	return c.scope.rules.Policies.PredictedTTFT().Own
 }
 
 // findPricedFetch is findFetch where the choice has weighed fetches.

@@ -8,7 +8,6 @@ import (
 
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
-	"github.com/select-service/select-service/pkg/selector"
 )
 
 // transfers has how long KV caches take from some ranks to others. The zero value is empty.
@@ -169,12 +168,7 @@ func (a *API) noteSide(id string, now time.Time) {
 
 // inSeconds reports whether the costs of the choice are times.
 func (c *choice) inSeconds() bool {
-	p := c.scope.rules.Policies
-	if p == nil || c.ByLoad {
-		return false
-	}
-	_, predicts := p.Policy.(*selector.PredictedTTFT)
-	return predicts && !c.decision.Model.Fallback && c.weights.TrackPrefill
+	return !c.ByLoad && c.predictor() != nil && !c.decision.Model.Fallback
 }
 
 // secondsToDecode returns what it costs, in seconds, that candidate i decodes the prompt: it waits for the prefills that
