@@ -35,16 +35,7 @@ type fetchOffer struct {
 	tries    bool    // nothing is known of the link, or nothing recent
 	rest     float64 // predicted seconds to the first token, without the time of the fetch
 	// hidden: nothing is learned from the first token. It is reported late, or another request has perhaps fetched the same before.
-	hidden   bool
-	unshared bool // see selector.Fetch
-}
-
-// fetched returns what the candidate fetches, for the choice. A try of a link changes no choice.
-func (f *fetchOffer) fetched() selector.Fetch {
-	if !f.given() || f.tries {
-		return selector.Fetch{Unshared: f.unshared}
-	}
-	return selector.Fetch{Tokens: f.Tokens, Time: f.Time, Unshared: f.unshared}
+	hidden bool
 }
 
 func (f *fetchOffer) given() bool { return f.Takes && f.Result == counts.HintGiven }
@@ -66,7 +57,9 @@ func (c *choice) priceFetches(ranks []catalog.Entry, v *reservations.View) {
 	for i := range ranks {
 		x := c.priceFetch(&ranks[i], i, sources)
 		c.fetches = append(c.fetches, x)
-		c.fetched[i] = x.fetched()
+		if x.given() && !x.tries { // a try of a link changes no choice
+			c.fetched[i].Tokens, c.fetched[i].Time = x.Tokens, x.Time
+		}
 	}
 }
 
@@ -153,10 +146,9 @@ func addSource(list []fetchSource, s fetchSource) []fetchSource {
 func (c *choice) priceFetch(e *catalog.Entry, i int, sources []fetchSource) fetchOffer {
 	endpointOf, peer := c.Hint.sources(e.Worker)
 	if endpointOf == nil || c.frontendPicks(e) {
-		return fetchOffer{unshared: c.fetched[i].Unshared}
+		return fetchOffer{}
 	}
-	unshared := c.fetched[i].Unshared
-	best := fetchOffer{PricedFetch: PricedFetch{Takes: true, Result: counts.NoHintSource}, unshared: unshared}
+	best := fetchOffer{PricedFetch: PricedFetch{Takes: true, Result: counts.NoHintSource}}
 	d, of, own := &c.decision, linkedOf(e.Worker), c.prompt.fetchable(e.Slot)
 	weights := c.predictor().Own
 	all := d.Predict(weights, i, &c.queues[i]).Prefill
@@ -173,7 +165,7 @@ func (c *choice) priceFetch(e *catalog.Entry, i int, sources []fetchSource) fetc
 		}
 		x := fetchOffer{
 			PricedFetch: PricedFetch{Takes: true, Source: s.Rank, Tokens: u - left}, link: link{c.scope.snapshot.Scope, s.linked, of},
-			target: e.Rank, slot: s.Slot, blocks: s.blocks, endpoint: at, peer: peer, hidden: c.queues[i].Late || unshared, unshared: unshared,
+			target: e.Rank, slot: s.Slot, blocks: s.blocks, endpoint: at, peer: peer, hidden: c.queues[i].Late || c.fetched[i].Unshared,
 		}
 		rest := d.Model.Cost(float64(left), float64(d.Prompt.Tokens), &c.queues[i], d.Model.Crowding)
 		x.rest = rest.Wait + rest.Prefill
