@@ -1,10 +1,8 @@
 package openai
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -87,17 +85,7 @@ func (s *Server) serveCompletion(w http.ResponseWriter, r *http.Request) {
 
 // complete answers a request of either kind at the pace of the model.
 func (s *Server) complete(w http.ResponseWriter, r *http.Request, req request, f form) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err != nil {
-		refuse(w, badRequest("the body of the request: %v", err))
-		return
-	}
-	body, here := s.prefillElsewhere(w, r, body)
-	if !here {
-		return
-	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
-	if !decode(w, r, req) || !s.pass(w, r) {
+	if !s.prefillElsewhere(w, r) || !decode(w, r, req) || !s.pass(w, r) {
 		return
 	}
 	a, err := s.begin(r, req, f)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 
 	"github.com/select-service/select-service/demo/sim/simapi"
@@ -60,46 +61,49 @@ func (s *Server) allow(c *common) error {
 }
 
 // prefillElsewhere is the sidecar of an engine that decodes: it has the engine that the request names compute the prompt, and
-// returns the body for its own engine. It returns false if the request is answered, by the other engine's error.
-func (s *Server) prefillElsewhere(w http.ResponseWriter, r *http.Request, body []byte) ([]byte, bool) {
+// makes the request's body that for its own engine. It returns false if the request is answered, by an error.
+func (s *Server) prefillElsewhere(w http.ResponseWriter, r *http.Request) bool {
 	to := r.Header.Get(prefillerHeader)
 	if s.opt.Pairing.Role != RoleDecode || to == "" {
-		return body, true
+		return true
 	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		refuse(w, badRequest("the body of the request: %v", err))
+		return false
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
 	var members map[string]any
-	if err := json.Unmarshal(body, &members); err != nil {
-		return body, true // the engine refuses it
+	if err := json.Unmarshal(body, &members); err != nil || members == nil {
+		return true // the engine refuses it
 	}
 	params := transferParams{RemoteDecode: true}
-	asked := make(map[string]any, len(members))
-	for name, value := range members {
-		asked[name] = value
-	}
+	asked := maps.Clone(members)
 	delete(asked, "stream_options")
 	delete(asked, "max_completion_tokens")
 	asked["stream"], asked["max_tokens"], asked["kv_transfer_params"] = false, 1, params
 	answer, status, err := s.ask(r, "http://"+to+r.URL.Path, asked)
 	if err != nil {
 		refuse(w, &refusal{http.StatusBadGateway, "BadGateway", fmt.Sprintf("the prefill at %s: %v", to, err)})
-		return nil, false
+		return false
 	}
 	if status != http.StatusOK {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
 		_, _ = w.Write(answer) // fails only if the client is gone
-		return nil, false
+		return false
 	}
 	var prefilled common
 	if err := json.Unmarshal(answer, &prefilled); err != nil || prefilled.Transfer == nil {
 		refuse(w, &refusal{http.StatusBadGateway, "BadGateway", fmt.Sprintf("the prefill at %s has no kv_transfer_params", to)})
-		return nil, false
+		return false
 	}
 	members["kv_transfer_params"] = prefilled.Transfer
-	body, err = json.Marshal(members)
-	if err != nil {
+	if body, err = json.Marshal(members); err != nil {
 		panic(err) // it was JSON before
 	}
-	return body, true
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return true
 }
 
 // ask sends the request for the prefill.
