@@ -15,12 +15,14 @@ import (
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
+// role has a record's worker serve only so much of a request.
+func role(r string) func(*catalog.Record) { return func(x *catalog.Record) { x.Role = &r } }
+
 // TestPairsAmongReplicas: another replica knows both sides of a pair and their parent, also one that
 // starts late, so that callers may take each step at any replica. One that knows only one of the
 // workers carries that side, and calls there act on it everywhere.
 func TestPairsAmongReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		role := func(r string) func(*catalog.Record) { return func(x *catalog.Record) { x.Role = &r } }
 		prefill, decode := servicetest.Record(1, 1, role(catalog.RolePrefill)), servicetest.Record(2, 1, role(catalog.RoleDecode))
 		m := servicetest.NewMesh()
 		a, b, half := m.Start(t, "a", servicetest.EventsOff), m.Start(t, "b", servicetest.EventsOff), m.Start(t, "half", servicetest.EventsOff)
@@ -107,7 +109,6 @@ func TestPairsAmongReplicas(t *testing.T) {
 // ends with the request that has taken it.
 func TestTakeOverAmongReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		role := func(r string) func(*catalog.Record) { return func(x *catalog.Record) { x.Role = &r } }
 		m := servicetest.NewMesh()
 		worlds := []*servicetest.World{m.Start(t, "a", servicetest.EventsOff), m.Start(t, "b", servicetest.EventsOff)}
 		m.Connect(t, "a", "b")
@@ -167,7 +168,6 @@ func TestTakeOverTwice(t *testing.T) {
 		for _, reserving := range []int{0, 1, 2} {
 			t.Run(fmt.Sprint(name, " ", reserving), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					role := func(r string) func(*catalog.Record) { return func(x *catalog.Record) { x.Role = &r } }
 					m := servicetest.NewMesh()
 					m.Delay = 100 * time.Millisecond
 					var lost atomic.Bool
