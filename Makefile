@@ -225,7 +225,7 @@ test-fleet test-fleet-short: export NATS_SERVER_BIN := $(CURDIR)/$(NATS_SERVER)
 test-fleet test-fleet-short: export SELECT_SERVICE_BIN := $(CURDIR)/$(BIN)/select-service
 test-fleet: build setup $(NATS_SERVER) ## replicas over a real NATS server, killed under load
 	$(GO) test -race -count=1 -timeout 20m ./internal/fleet/bus ./internal/fleet
-	$(GO) test -count=1 -timeout 20m -run 'TestKilledReplica|TestServersDie|TestCutOff|TestMigration|TestFleet|TestJoin' ./test/checks/e2e/replicas
+	$(GO) test -count=1 -timeout 20m -run 'TestKilledReplica|TestServersDie|TestCutOff|TestMigration|TestFleet|TestJoin|TestGroupsOutliveReplica|TestFairOverNATS' ./test/checks/e2e/replicas
 test-fleet-short: build setup $(NATS_SERVER) ## a few of these tests
 	$(GO) test -race -short -count=1 -timeout 10m -run '^(TestFleet|TestAccounts|TestOperator|TestFleetMeets)$$' ./internal/fleet/bus ./test/checks/e2e/replicas
 
