@@ -214,8 +214,8 @@ func (c *choice) addQueues(ranks []catalog.Entry, v *reservations.View, l *ttft.
 			continue
 		}
 		q := QueueOf(v, e, l)
-		served, _ := c.api.fetches.of(c.scope.snapshot.Scope, e.Rank)
-		q.Ahead, q.Flow = c.charged[e.Slot]+served, flows.Rank(e.Slot, e.Rank)
+		fetched, _ := c.api.fetches.load(c.scope.snapshot.Scope, e.Rank)
+		q.Ahead, q.Flow = c.charged[e.Slot]+fetched, flows.Rank(e.Slot, e.Rank)
 		c.queues = append(c.queues, q)
 	}
 	m := l.Model()

@@ -112,7 +112,7 @@ func (a *API) SettleSession(sc catalog.Scope, session string, r catalog.Rank) {
 
 // FetchCharge returns the seconds of the fetches from a rank that go on.
 func (a *API) FetchCharge(sc catalog.Scope, r catalog.Rank) float64 {
-	charged, _ := a.fetches.of(sc, r)
+	charged, _ := a.fetches.load(sc, r)
 	return charged
 }
 

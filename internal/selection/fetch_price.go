@@ -50,7 +50,7 @@ func (c *choice) priceFetches(ranks []catalog.Entry, v *reservations.View) {
 	sources := c.fetchSources(v)
 	c.fetched = c.fetched[:0]
 	for i := range ranks {
-		_, fetches := c.api.fetches.of(c.scope.snapshot.Scope, ranks[i].Rank)
+		_, fetches := c.api.fetches.load(c.scope.snapshot.Scope, ranks[i].Rank)
 		c.fetched = append(c.fetched, selector.Fetch{Unshared: fetches})
 	}
 	c.decision.Fetches = c.fetched
@@ -107,7 +107,7 @@ func (c *choice) fetchSources(v *reservations.View) (sources []fetchSource) {
 		}
 		q := QueueOf(v, *e, l)
 		wait, stall := c.decision.Model.Wait(&q)
-		charged, _ := c.api.fetches.of(c.scope.snapshot.Scope, e.Rank)
+		charged, _ := c.api.fetches.load(c.scope.snapshot.Scope, e.Rank)
 		s.wait = wait + charged
 		s.unfit = stall > 1 || silent.State(e.Rank) != reports.Alive
 		sources = addSource(sources, s)
@@ -285,8 +285,8 @@ func (f *fetches) price(l link, tokens uint64) (seconds float64, state linkState
 	return x.seconds(tokens), linkKnown
 }
 
-// of returns the seconds of the fetches from a rank that go on, and whether it fetches itself.
-func (f *fetches) of(sc catalog.Scope, r catalog.Rank) (charged float64, fetches bool) {
+// load returns the seconds of the fetches from a rank that go on, and whether it fetches itself.
+func (f *fetches) load(sc catalog.Scope, r catalog.Rank) (charged float64, fetches bool) {
 	if f.active.Load() == 0 {
 		return 0, false
 	}
@@ -318,7 +318,7 @@ func (f *fetches) add(r fetchRank, d fetchLoad) {
 
 // fetching is a fetch that a reservation's engine was told of, until its first token. It belongs to the record of the reservation.
 type fetching struct {
-	of    *fetches
+	all   *fetches
 	fetch fetchOffer
 	since time.Time
 	ended atomic.Bool
@@ -330,12 +330,12 @@ func (c *choice) startFetch() *fetching {
 	if c.fetch == nil || !c.fetch.given() {
 		return nil
 	}
-	f := &fetching{of: &c.api.fetches, fetch: *c.fetch, since: time.Now()}
-	f.of.mu.Lock()
-	defer f.of.mu.Unlock()
-	f.of.count(&f.fetch, 1)
+	f := &fetching{all: &c.api.fetches, fetch: *c.fetch, since: time.Now()}
+	f.all.mu.Lock()
+	defer f.all.mu.Unlock()
+	f.all.count(&f.fetch, 1)
 	if f.fetch.tries {
-		x := f.of.transfers.of(f.fetch.link)
+		x := f.all.entry(f.fetch.link)
 		if f.fetch.tries = x != nil; f.fetch.tries {
 			x.trying++
 		}
@@ -350,14 +350,14 @@ func (f *fetching) end(reported bool) {
 		return
 	}
 	x := &f.fetch
-	f.of.mu.Lock()
-	f.of.count(x, -1)
+	f.all.mu.Lock()
+	f.all.count(x, -1)
 	if x.tries {
-		f.of.byLink[x.link].trying--
+		f.all.byLink[x.link].trying--
 	}
-	f.of.mu.Unlock()
+	f.all.mu.Unlock()
 	if reported && !x.hidden {
 		took := time.Since(f.since) - time.Duration(x.rest*float64(time.Second))
-		f.of.note(x.link, x.Tokens, max(0, took))
+		f.all.note(x.link, x.Tokens, max(0, took))
 	}
 }

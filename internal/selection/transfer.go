@@ -77,7 +77,7 @@ func (t *transfers) note(l link, tokens uint64, took time.Duration) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	x := t.of(l)
+	x := t.entry(l)
 	if x == nil {
 		return
 	}
@@ -112,8 +112,8 @@ func (t *transfers) full() bool {
 	return len(t.byLink) >= maxLinks
 }
 
-// of returns what is learned of a link, nil if there are too many. It needs t.mu.
-func (t *transfers) of(l link) *transfer {
+// entry returns what is learned of a link, nil if there are too many. It needs t.mu.
+func (t *transfers) entry(l link) *transfer {
 	x := t.byLink[l]
 	if x == nil && !t.full() {
 		if t.byLink == nil {

@@ -16,10 +16,8 @@ type Work struct {
 	Answer float64
 }
 
-const (
-	// leastPrefill is the least prediction of a prefill, in seconds.
-	leastPrefill = 1e-3
-)
+// leastPrefill is the least prediction of a prefill, in seconds.
+const leastPrefill = 1e-3
 
 func (w Work) bounded() Work {
 	return Work{max(leastPrefill, bounded(w.Prefill)), min(bounded(w.Answer), 1)}
