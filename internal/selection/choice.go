@@ -185,13 +185,12 @@ func candidate(e catalog.Entry, o *indexer.Overlap, v *reservations.View) select
 // costsOf computes the costs of the candidates, one for each of ranks, by the scope's policy.
 func (c *choice) costsOf(ranks []catalog.Entry, v *reservations.View) {
 	p := c.scope.rules.Policies
-	c.decision = selector.Decision{Prompt: c.prompt.size, Candidates: c.candidates, Weights: c.weights}
 	c.fetches, c.fetch = c.fetches[:0], nil
+	if p != nil || c.session.kept.session != "" { // without a policy keepHome and its like read it
+		c.decision = selector.Decision{Prompt: c.prompt.size, Candidates: c.candidates, Weights: c.weights}
+	}
 	if p == nil {
 		c.costs = c.weights.Costs(c.prompt.size, c.candidates, c.costs)
-		if c.session.kept.session != "" { // see keepHome
-			c.decision = selector.Decision{Prompt: c.prompt.size, Candidates: c.candidates, Weights: c.weights}
-		}
 		return
 	}
 	if p.Learner != nil {

@@ -102,12 +102,13 @@ func fromBrowser(r *http.Request) bool {
 	if origin || site {
 		return true
 	}
-	if _, mode := r.Header["Sec-Fetch-Mode"]; mode || r.Method != http.MethodGet && r.Method != http.MethodHead {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return false
 	}
+	_, mode := r.Header["Sec-Fetch-Mode"]
 	_, language := r.Header["Accept-Language"]
 	agent := r.Header.Get("User-Agent")
-	return language || strings.HasPrefix(agent, "Mozilla/") && !strings.Contains(agent, "PowerShell/")
+	return !mode && (language || strings.HasPrefix(agent, "Mozilla/") && !strings.Contains(agent, "PowerShell/"))
 }
 
 // isOurs reports whether no page of the internet can have a host: an address, which resolves to nothing else, a
@@ -128,11 +129,11 @@ func isOurs(host string) bool {
 // connection is always allowed, and on loopback also localhost and all loopback addresses. A
 // request without a host passes: browsers always send one.
 func (h *Hosts) Check(r *http.Request) error {
-	if h == nil || r.Host == "" {
+	if h == nil || r.Host == "" || h.open && !fromBrowser(r) {
 		return nil
 	}
 	host := canonical(r.Host)
-	if h.names[host] || h.open && (!fromBrowser(r) || isOurs(host) || h.certified != nil && h.certified(host)) {
+	if h.names[host] || h.open && (isOurs(host) || h.certified != nil && h.certified(host)) {
 		return nil
 	}
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)

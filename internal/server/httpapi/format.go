@@ -18,7 +18,7 @@ var contentTypes = [...][]string{
 // bodyFormat returns the format of a request's body: JSON, also for types that end in +json, or
 // msgpack under its three names, with any parameters. known is false for other types.
 func bodyFormat(h http.Header) (f bodyscan.Format, known bool) {
-	switch t := h.Get("Content-Type"); t {
+	switch t := headerOf(h, "Content-Type"); t {
 	case "application/json":
 		return bodyscan.JSON, true
 	case "":

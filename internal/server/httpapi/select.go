@@ -58,8 +58,8 @@ func (d dialect) setBooking(req *selection.SelectRequest, b *bookingOptions) (er
 
 // setCaller sets who asks, and in which session. ignored says why names of sessions are not used.
 func (d dialect) setCaller(c request, req *selection.SelectRequest, s *session) (ignored identity.Faults) {
-	req.PolicyClass = strings.TrimSpace(c.Request.Header.Get(policyHeader))
-	req.FairTenant = selection.FairName(c.Request.Header.Get(tenantHeader))
+	req.PolicyClass = strings.TrimSpace(headerOf(c.Request.Header, policyHeader))
+	req.FairTenant = selection.FairName(headerOf(c.Request.Header, tenantHeader))
 	req.Dialect = contract.Version(d)
 	req.Trace = c.span
 	return s.fill(req)

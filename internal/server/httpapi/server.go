@@ -182,6 +182,14 @@ func withRequest(e *zerolog.Event, c *gin.Context) *zerolog.Event {
 	return e
 }
 
+// headerOf is Header.Get for a name in canonical form, which Get would make again at each call.
+func headerOf(h http.Header, name string) string {
+	if values := h[name]; len(values) > 0 {
+		return values[0]
+	}
+	return ""
+}
+
 // requestIDHeader carries the id that a client, or a proxy, gives a request.
 const requestIDHeader = "X-Request-Id"
 
