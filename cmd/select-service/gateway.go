@@ -138,7 +138,7 @@ func (p *endpointPicker) build(all config.Config, svc *node.Service, listed func
 		Models: conf.Names(), MetadataPrefix: conf.MetadataPrefix, RetryAfter: int(all.Overload.GatewayRetryAfter() / time.Second),
 		Tokenizer: p.tokens, LoadOnly: conf.Tokenizer.OnFailure == config.OnFailureLoadOnly, SaltTag: conf.SaltTag,
 		MaxStreams: conf.MaxStreams, MaxBody: conf.MaxBody, PickTimeout: conf.PickTimeout, Lease: conf.Lease, ReserveFor: conf.ReserveFor,
-		Length: length, Memory: budget, Tracer: tracer, Log: log,
+		Dial: of.Dial, Length: length, Memory: budget, Tracer: tracer, Log: log,
 	}
 	if p.tokens != nil {
 		p.prompts = gateway.NewPrompts(settings, svc.Catalog())

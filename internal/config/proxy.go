@@ -42,7 +42,7 @@ var proxySettings = []option{
 		bind: func(c *Config) value { return integer(&c.Proxy.Retries, 0, maxProxyRetries) },
 		help: "How many other engines a request may go to if an engine cannot be connected to, or closes a connection " +
 			"before it can have begun to serve the request. An engine's own errors and timeouts are never followed by " +
-			"another try.",
+			"another try, but for those of a pair whose prefill worker cannot be reached.",
 	},
 	{
 		key: "proxy.connect_timeout", flag: "proxy-connect-timeout", hint: "DURATION",

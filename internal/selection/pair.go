@@ -149,11 +149,12 @@ func (p *prefillSide) begin(a *attempt) (found bool) {
 	return p.scope.listEligible() == nil
 }
 
-// free returns the ranks that may prefill and are not overloaded; none if all are too busy for the class of the
-// wait queue (nil: none is).
+// free returns the ranks that may prefill and are not overloaded; none if no engine gives signs of life, or if all are
+// too busy for the class of the wait queue (nil: none is). Other choices take a rank that may be dead before none at all; here the
+// rank that decodes prefills.
 func (p *prefillSide) free(v *reservations.View, class *admission.Class) []catalog.Entry {
 	ranks, err := p.scope.dropOverloaded(v)
-	if err != nil || class != nil && !anyFree(p.scope.responsive(), v, class) {
+	if err != nil || p.scope.allSilent || class != nil && !anyFree(p.scope.responsive(), v, class) {
 		return nil
 	}
 	return ranks

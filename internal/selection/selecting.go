@@ -276,6 +276,12 @@ func (a *API) Await(sc catalog.Scope, of catalog.Rank) { a.reports.Await(sc, of)
 // Awaited ends Await; came says that the byte has come.
 func (a *API) Awaited(sc catalog.Scope, of catalog.Rank, came bool) { a.reports.Awaited(sc, of, came) }
 
+// Unreachable notes that the engine of a rank takes no connections, and Reachable that it does again, see reports.Reports.Unreachable.
+func (a *API) Unreachable(sc catalog.Scope, of catalog.Rank) { a.reports.Unreachable(sc, of) }
+
+// Reachable ends Unreachable.
+func (a *API) Reachable(sc catalog.Scope, of catalog.Rank) { a.reports.Reachable(sc, of) }
+
 // NoteDemand counts a request that came to a gateway for a scope without a worker or, with partly, without
 // one that has what the request needs, for those who scale the scope. The scope's name must be known.
 func (a *API) NoteDemand(sc catalog.Scope, partly bool) { a.scopes.NoteDemand(sc, partly) }

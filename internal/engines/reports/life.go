@@ -1,6 +1,7 @@
 package reports
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -21,13 +22,16 @@ const (
 	// Stalled: the engine has unfinished work, by its own word or because streamed answers of it
 	// are awaited, and gives no sign.
 	Stalled
-	// Silent: a source that used to speak does not, and there is no other sign.
+	// Silent: a source that used to speak does not, and there is no other sign; or the engine takes no connections.
 	Silent
 	numStates
 )
 
 // String returns the state as answers, metrics and the log name it.
 func (s State) String() string { return [...]string{"alive", "stalled", "silent"}[s] }
+
+// never is the time of a trial that does not come.
+const never = math.MaxInt64
 
 const (
 	// DefaultStalledAfter is how long a rank with unfinished work may give no sign.
@@ -49,6 +53,8 @@ type life struct {
 	signed   bool      // there was a sign since the last look
 	last     time.Time // of the last sign
 	excluded *Exclusion
+	// unreachable: see Unreachable.
+	unreachable bool
 }
 
 // Exclusion says that a rank is not alive.
@@ -141,6 +147,41 @@ func (rs *Reports) Awaited(sc catalog.Scope, of catalog.Rank, came bool) {
 	r.life.signed = r.life.signed || came
 }
 
+// Unreachable notes that the engine of a rank takes no connections, until Reachable is called. Until then the rank is silent, whatever
+// signs of life there are: those of requests that it has served before come late. It gets no trials, because each would fail.
+func (rs *Reports) Unreachable(sc catalog.Scope, of catalog.Rank) {
+	if rs.config.StalledAfter <= 0 {
+		return
+	}
+	snap := rs.catalog.Snapshot(sc)
+	if snap == nil {
+		return
+	}
+	e, ok := snap.Entry(of)
+	if !ok {
+		return // it has left
+	}
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	_, r := rs.rank(sc, of)
+	r.life.unreachable = true
+	if r.state() != Silent {
+		rs.become(sc, e, r, Silent, rs.config.Now())
+	}
+	r.life.excluded.trial.Store(never)
+}
+
+// Reachable notes that the engine of a rank takes connections again, which is a sign of life.
+func (rs *Reports) Reachable(sc catalog.Scope, of catalog.Rank) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if s := rs.scopes[sc]; s != nil && s.ranks[of] != nil {
+		r := s.ranks[of]
+		r.life.signed = r.life.signed || r.life.unreachable
+		r.life.unreachable = false
+	}
+}
+
 // watch judges the signs of life of a scope's ranks. It needs rs.mu.
 func (rs *Reports) watch(s *scopeReports, snap *catalog.Snapshot, now time.Time) {
 	if rs.config.StalledAfter <= 0 {
@@ -187,6 +228,8 @@ func (rs *Reports) watch(s *scopeReports, snap *catalog.Snapshot, now time.Time)
 // judge returns the state of a rank, which does not become Alive without a sign or a report.
 func (l *Liveness) judge(v *reservations.View, e catalog.Entry, r *rankReport, now time.Time) State {
 	switch silent, was := l.isSilent(r, now), r.state(); {
+	case r.life.unreachable:
+		return Silent
 	case r.life.signed:
 		return Alive
 	case silent:

@@ -385,3 +385,36 @@ func TestKVEventIsASign(t *testing.T) {
 		w.wantExcluded(0, "")
 	})
 }
+
+// TestUnreachable: a rank that takes no connections gets no request, also none on trial, whatever late signs of its requests
+// come, until it takes connections again. With signs of life turned off it stays as it was.
+func TestUnreachable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, 2)
+		w.Burden("a", 0, 0, 1, 1)
+		w.Burden("b", 1, 0, 9, 90)
+		w.Burden("c", 1, 0, 9, 90) // so that worker 0 would be chosen
+		w.Unreachable(servicetest.Scope, rank(0))
+		pass(100 * time.Millisecond)
+		w.wantExcluded(0, selection.Silent)
+		_ = w.PrefillComplete("a")
+		w.Answering(servicetest.Scope, rank(0))
+		for range 25 {
+			pass(time.Second)
+			if w.chosen() == 0 {
+				t.Error("it gets a request")
+			}
+			w.Unreachable(servicetest.Scope, rank(0)) // whoever looks says it each time
+		}
+		w.Reachable(servicetest.Scope, rank(0))
+		pass(200 * time.Millisecond)
+		w.wantExcluded(0, "")
+		w.Unreachable(servicetest.Scope, rank(9)) // of a worker that has left
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, 2, func(c *node.Config) { c.Reports.StalledAfter = -1 })
+		w.Unreachable(servicetest.Scope, rank(0))
+		pass(time.Second)
+		w.wantExcluded(0, "")
+	})
+}

@@ -108,6 +108,9 @@ func (ex *examination) engines() {
 			who := fmt.Sprintf("worker %d rank %d", e.Rank.Worker, e.DP)
 			f := Finding{Severity: Error, Scope: &snap.Scope, Rank: &e.Rank, Remedy: "Look at the engine's log; restart it if it hangs."}
 			switch {
+			case verdict.Causes.Has(rankstate.EngineSilent) && !reported:
+				f.Check, f.Sentence = EngineSilent, fmt.Sprintf("The engine of %s takes no connections, and gets no new requests.", who)
+				ex.find(f)
 			case verdict.Causes.Has(rankstate.EngineSilent):
 				f.Check, f.Sentence = EngineSilent, fmt.Sprintf("The engine of %s is silent for %.0f s, and gets no new requests.", who, st.Age.Seconds())
 				ex.find(f)

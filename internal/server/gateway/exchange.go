@@ -31,6 +31,7 @@ type Exchange struct {
 	response *openai.Response // nil: the response is not parsed
 	keeper   keeper
 	scope    catalog.Scope // in which it has been placed
+	prefills *rankOf       // the rank that prefills for the one that answers; nil: none
 	tenant   string        // whose session it is
 	used     openai.Usage  // from End on
 	pieces   uint64        // of the answer that have passed
@@ -179,10 +180,26 @@ func (e *Exchange) Place(ctx context.Context, fallbacks int) (*Placement, *Probl
 // PlaceElsewhere is Place for a request that the worker of its placement has not begun to serve: another one is
 // chosen, and the booking moves there.
 func (e *Exchange) PlaceElsewhere(ctx context.Context, former *Placement) (*Placement, *Problem) {
-	e.Head.without = append(e.Head.without, former.chosen.Worker)
+	return e.placeWithout(ctx, former.chosen.Worker)
+}
+
+// PlaceWithoutPrefill is Place for a request of which another engine was to compute the prompt, and that has failed because that
+// one cannot be reached: another one is chosen for that, or none.
+func (e *Exchange) PlaceWithoutPrefill(ctx context.Context) (*Placement, *Problem) {
+	return e.placeWithout(ctx, e.prefills.Worker)
+}
+
+func (e *Exchange) placeWithout(ctx context.Context, worker uint64) (*Placement, *Problem) {
+	e.Head.without = append(e.Head.without, worker)
 	e.booking.free()
 	e.booking = nil
 	return e.pick(ctx, 0)
+}
+
+// LostPrefill reports whether the engine that was to compute the prompt cannot be reached, for a request whose answer has this
+// status. It looks whether it can.
+func (e *Exchange) LostPrefill(ctx context.Context, status int) bool {
+	return e.prefills != nil && status >= 500 && e.gateway.reach.lost(ctx, *e.prefills)
 }
 
 func (e *Exchange) pick(ctx context.Context, fallbacks int) (*Placement, *Problem) {
@@ -200,7 +217,7 @@ func (e *Exchange) pick(ctx context.Context, fallbacks int) (*Placement, *Proble
 	if bad != nil {
 		return nil, bad
 	}
-	e.booking, e.scope, e.tenant = p.booking, p.scope, p.tenant
+	e.booking, e.scope, e.tenant, e.prefills = p.booking, p.scope, p.tenant, p.prefills
 	if e.Head.stored.Of {
 		e.keeper = keeper{scope: p.scope, rank: p.chosen, at: p.destinations[0].text, known: true, tenant: e.Head.tenant()}
 	}
@@ -261,6 +278,9 @@ func (e *Exchange) Served(at string) {
 // Answered notes the head of the response. The two headers are empty where the response has none.
 func (e *Exchange) Answered(status int, contentType, contentEncoding string) {
 	e.trace.answered(status)
+	if e.prefills != nil && status >= 500 {
+		e.gateway.reach.failed(*e.prefills)
+	}
 	if e.Head.NoResponseBody && e.booking != nil {
 		e.booking.answering() // the only sign of the answer
 	}

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"net"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -51,6 +52,8 @@ type Config struct {
 	// ReserveFor is how long what is reserved for a later request waits for it; 0: nothing is reserved.
 	ReserveFor time.Duration
 
+	// Dial connects to engines that prefill, to see whether they can be reached; nil: as net.Dialer does.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Length asks the engine at a URL for the context length of a model in tokens, where no worker of
 	// the model states it; nil: nobody is asked.
 	Length func(ctx context.Context, engine, model string) (tokens int, err error)
@@ -79,6 +82,7 @@ type Gateway struct {
 	ready    func() bool
 	picker   *picker
 	bookings *bookings
+	reach    *reach
 	// relayed counts the pieces of answers that are being passed on. At its limit new requests
 	// are refused; answers under way are never cut.
 	relayed *memory.Account
@@ -104,6 +108,8 @@ func New(config Config, svc Service) *Gateway {
 		log: config.Log,
 	}
 	g.bookings.endpoint = g.endpointOf
+	g.reach = newReach(config.Dial, svc.Selecting, g.endpointOf, config.Log)
+	g.picker.reach = g.reach
 	return g
 }
 
@@ -124,11 +130,13 @@ func (g *Gateway) Models(caller *access.Caller) (names []string, lengths []int) 
 // Opened returns how many exchanges of a front are open.
 func (g *Gateway) Opened(via counts.Via) int64 { return g.config.Metrics.Of(via).Open.Load() }
 
-// Run renews leases, learns the lengths of models and probes the tokenizer once, until ctx ends.
+// Run renews leases, learns the lengths of models, looks whether engines that prefill can be reached, and probes the tokenizer once,
+// until ctx ends.
 func (g *Gateway) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return g.bookings.run(ctx) })
 	group.Go(func() error { return g.picker.lengths.run(ctx) })
+	group.Go(func() error { return g.reach.run(ctx) })
 	group.Go(func() error {
 		every := time.NewTicker(readyEvery)
 		defer every.Stop()

@@ -30,6 +30,7 @@ type picker struct {
 	endpoints *endpoints
 	bookings  *bookings
 	lengths   *lengths
+	reach     *reach
 	ready     func() bool     // the workers of all sources are known
 	serving   *memory.Account // for the tokens of large bodies
 	requests  *memory.Account // for further tokens that a tokenizer answers
@@ -432,6 +433,8 @@ func (r *request) locate(ctx context.Context, pair *selection.Pair, place *Place
 			b.locatedAt(&b.prefill, at.text)
 		}
 		place.prefiller, place.prefillRank = at.text, r.rankFor(first, prefill.Rank.DP)
+		place.prefills = &rankOf{r.target.scope, prefill.Rank}
+		r.reach.placed(*place.prefills)
 		place.tell(prefill)
 		if !selection.ObeysPrefillRank(w) {
 			// The sidecar forwards the client's headers to both engines, so it gets no rank at all.

@@ -16,6 +16,7 @@ type Placement struct {
 	rank         *uint32    // the rank in the form of the engine's frontend; nil: it is not named
 	prefiller    string     // ip:port of the prefill's engine; "": none
 	prefillRank  *uint32    // of the prefill's engine, as rank
+	prefills     *rankOf    // the rank of the prefill's engine; nil: none
 	source       string     // host:port of the engine from which the sidecar of the one that prefills fetches; "": none
 	hints        []byte     // kv_hints for the body; nil: none
 	body         [][]byte   // body for the engine, in pieces

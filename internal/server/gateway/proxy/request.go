@@ -300,6 +300,14 @@ func (e *exchange) endConnection() {
 func (e *exchange) forward(ctx context.Context, place *gateway.Placement) {
 	for retries := 0; ; retries++ {
 		resp, err := e.ask(ctx, place)
+		if err == nil && retries < e.server.config.Retries && e.LostPrefill(ctx, resp.Status) {
+			if next, bad := e.PlaceWithoutPrefill(ctx); bad == nil {
+				resp.Close()
+				e.server.config.Metrics.Retried(true)
+				place = next
+				continue
+			}
+		}
 		if err == nil {
 			at, _ := place.Destination()
 			e.Served(at) //nolint:contextcheck // it looks nothing up
