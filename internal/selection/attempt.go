@@ -413,9 +413,7 @@ func (a *attempt) bookChoice() error {
 		answer.SequenceHashes, answer.ISLTokens, answer.TrackPrefill = r.Hashes, p.size.Tokens, r.TrackPrefill
 		record.setAnswer(answer)
 		a.charge(record)
-		if a.fetching = a.choice.startFetch(); a.fetching != nil {
-			record.fetching = a.fetching
-		}
+		a.fetching = a.choice.startFetch(*id, record)
 		return reservations.Placement{
 			Slot: chosen.Slot, Rank: chosen.Rank, PrefillTokens: answer.EffectivePrefillTokens, Uncached: a.choice.uncached, Predicted: a.choice.predicted,
 			Unobserved: a.fetching != nil,

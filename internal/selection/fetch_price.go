@@ -228,9 +228,25 @@ func (a *attempt) findPricedFetch(c *choice) *Fetch {
 		}
 		x.Result = counts.HintSourceLost
 		a.fetching.end(false)
+		a.computeInstead(c)
 	}
 	a.api.selections.Of(a.Scope.Model).Hinted(x.Result)
 	return nil
+}
+
+// computeInstead corrects what was booked for the rank of c, which is not told to fetch after all: it computes all that it has not.
+// So does what is charged for it, but for a pair, see chargePair. It must be called outside all locks.
+func (a *attempt) computeInstead(c *choice) {
+	if c.fetch.tries {
+		return // it was booked so
+	}
+	c.uncached += c.fetch.Tokens
+	f := a.fetching
+	a.api.ledger.SetUncached(f.id, f.record, c.uncached, func() {
+		if a.pair == nil {
+			a.charge(f.record)
+		}
+	})
 }
 
 // fetches has what is learned of links by fetches, and the ranks of those that go on. The zero value is empty.
@@ -321,16 +337,21 @@ type fetching struct {
 	all   *fetches
 	fetch fetchOffer
 	since time.Time
-	ended atomic.Bool
+	// The reservation of the rank that fetches, and its record.
+	id     string
+	record *idempotencyRecord
+	ended  atomic.Bool
 }
 
-// startFetch charges the source with the fetch of the choice; nil: there is none. It is called under the lock of the scope's
+// startFetch charges the source with the fetch of the choice, for a reservation that is about to be booked, with its record; nil:
+// there is none. It is called under the lock of the scope's
 // ledger, so that no other choice tries the link too.
-func (c *choice) startFetch() *fetching {
+func (c *choice) startFetch(id string, record *idempotencyRecord) *fetching {
 	if c.fetch == nil || !c.fetch.given() {
 		return nil
 	}
-	f := &fetching{all: &c.api.fetches, fetch: *c.fetch, since: time.Now()}
+	f := &fetching{all: &c.api.fetches, fetch: *c.fetch, since: time.Now(), id: id, record: record}
+	record.fetching = f
 	f.all.mu.Lock()
 	defer f.all.mu.Unlock()
 	f.all.count(&f.fetch, 1)

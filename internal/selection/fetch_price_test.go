@@ -385,6 +385,67 @@ func TestLinkIsTried(t *testing.T) {
 	})
 }
 
+// TestSourceLost: a source that loses the prompt while a request is decided is not named. What the rank is booked to compute is then
+// all of the prompt, for the requests behind it: it computes 1 ms a token.
+func TestSourceLost(t *testing.T) {
+	for name, book := range map[string]func(*fetchWorld, *selection.SelectRequest) (*selection.Fetch, error){
+		"one rank": func(w *fetchWorld, r *selection.SelectRequest) (*selection.Fetch, error) {
+			got, err := w.Select(w.t.Context(), r, true)
+			return got.Fetch, err
+		},
+		"a pair": func(w *fetchWorld, r *selection.SelectRequest) (*selection.Fetch, error) {
+			pair, err := w.SelectPair(w.t.Context(), &selection.PairRequest{SelectRequest: *r})
+			return pair.Decode.Fetch, err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := startFetch(t, selector.FetchPriced)
+				w.learn()
+				const size = 1024
+				for _, lost := range []bool{false, true} {
+					prompt := w.on1(w.fresh(size))
+					req := servicetest.Ask(prompt)
+					req.Hint, req.ReservationID, req.Pinned = selection.HintInAnswer, new(fmt.Sprint("lost ", lost)), &catalog.Rank{Worker: 2}
+					req.SharesFrontend = func(catalog.Entry) bool { // it is asked after the caches were looked up
+						if lost {
+							lost = false
+							w.source.Publish(0, w.source.Removed(prompt, servicetest.BlockSize, 0, "GPU"))
+							w.Settle()
+						}
+						return false
+					}
+					want := 0.01 + 1e-3*size
+					if !lost {
+						want = 0.01 + 1e-3 // the last token
+					}
+					got, err := book(w, req)
+					if err != nil || (got == nil) != (want > 1) {
+						t.Fatalf("got %+v, %v", got, err)
+					}
+					behind := w.book(new(uint64(2)), w.fresh(16))
+					for _, c := range behind.Explanation.Candidates {
+						if is := c.Predicted.Wait; math.Abs(is-want) > 0.1*want+0.02 {
+							t.Errorf("%s: the next request is predicted to wait %.3f s, want %.3f s", *req.ReservationID, is, want)
+						}
+					}
+					for _, id := range []string{*req.ReservationID, *behind.ReservationID} {
+						if err := w.Free(id); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				if n := servicetest.Sum(w.Metrics()["kv_hints_total"], "source_lost"); n != 1 {
+					t.Errorf("%v sources were lost", n)
+				}
+				if got := w.FetchCharge(servicetest.Scope, catalog.Rank{Worker: 1}); got != 0 {
+					t.Errorf("the source is charged %v", got)
+				}
+			})
+		})
+	}
+}
+
 // TestFetchOff: nobody is told of a source.
 func TestFetchOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

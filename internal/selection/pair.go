@@ -213,15 +213,15 @@ func (a *attempt) bookPair() error {
 		if err != nil {
 			return reservations.PairPlacement{}, err
 		}
-		a.fetching = a.prefills().startFetch()
 		placed := a.placements(v, r.Hashes)
 		placed.Decode.CallerState = decode
 		if placed.Prefill != nil {
-			placed.Prefill.CallerState = prefill
-			prefill.fetching, placed.Prefill.Unobserved = a.fetching, a.fetching != nil
+			a.fetching = p.prefill.choice.startFetch(reservations.PrefillID(a.retry.id), prefill)
+			placed.Prefill.CallerState, placed.Prefill.Unobserved = prefill, a.fetching != nil
 			decode.sent = &sent{link: a.link(&p.prefill.choice, &a.choice), tokens: a.prompt.size.Tokens}
 		} else {
-			decode.fetching, placed.Decode.Unobserved = a.fetching, a.fetching != nil
+			a.fetching = a.choice.startFetch(reservations.DecodeID(a.retry.id), decode)
+			placed.Decode.Unobserved = a.fetching != nil
 		}
 		p.remember(decode, prefill)
 		placed.Decode.Booked = a.session.settler(a.choice.chosen.Rank, a.prompt.size.Tokens, decode)

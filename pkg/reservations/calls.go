@@ -1,6 +1,7 @@
 package reservations
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/select-service/select-service/pkg/catalog"
@@ -37,6 +38,24 @@ func (l *Ledger) PrefillInferred(id string) error {
 // PrefillCompleteIn is PrefillComplete among the reservations of one scope.
 func (l *Ledger) PrefillCompleteIn(sc catalog.Scope, id string) error {
 	return l.withEntryIn(sc, id, l.prefillReported)
+}
+
+// SetUncached replaces Placement.Uncached of a live reservation that has this caller state, while its prefill goes on: its rank
+// has more to compute than was known when it was booked. then, if not nil, is called under the scope's lock; it must not block
+// or call the ledger. SetUncached returns false, and does nothing, if there is no such reservation or its prefill has ended.
+func (l *Ledger) SetUncached(id string, c CallerState, tokens uint64, then func()) (set bool) {
+	err := l.withEntry(id, nil, func(r *entry) {
+		if set = r.callerState == c && !r.prefillDone; !set {
+			return
+		}
+		if q := r.scope.loads[r.slot].queue; q != nil {
+			q.set(r.inRank, max(cmp.Or(tokens, r.tokens), 1))
+		}
+		if then != nil {
+			then()
+		}
+	})
+	return err == nil && set
 }
 
 // OutputBlock adds one generated block to the reservation. With a fraction, in [0, 1],

@@ -217,6 +217,21 @@ func (q *queue) link(older, newer int32) {
 	}
 }
 
+// set replaces the tokens to compute of element i, which keeps its place in the list.
+func (q *queue) set(i int32, tokens uint64) {
+	x := &q.all[i]
+	if x.waiting {
+		q.tokens.sub(uint64(x.tokens))
+		q.context.sub(x.context())
+	}
+	x.tokens = uint32(min(tokens, maxQueued))
+	x.prompt = max(x.prompt, x.tokens)
+	if x.waiting {
+		q.tokens.add(uint64(x.tokens))
+		q.context.add(x.context())
+	}
+}
+
 // remove removes element i of q.all; the last element takes its place.
 func (q *queue) remove(i int32) {
 	q.leave(i)

@@ -151,7 +151,11 @@ func (run *randomRun) step() {
 		id := run.id()
 		run.same("renew "+id, run.led.Renew(id), run.model.renew(id))
 	case 17:
-		run.find(run.id())
+		if run.next(2) == 0 {
+			run.find(run.id())
+		} else {
+			run.setUncached(run.id(), uint64(run.next(4))*60)
+		}
 	default:
 		run.remote()
 		run.expire() // a greater age may have put a deadline into the past
@@ -183,6 +187,27 @@ func (run *randomRun) find(id string) {
 	got.CallerState = nil
 	if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" || ok != wantOK {
 		run.Fatalf("find %s: %v, model says %v: -model +ledger\n%s", id, ok, wantOK, d)
+	}
+}
+
+// setUncached sets it for the caller that has the id, and for one that has not.
+func (run *randomRun) setUncached(id string, tokens uint64) {
+	run.Helper()
+	b, called := run.model.find(id, nil), false
+	if run.led.SetUncached(id, &countedEnd{}, tokens, func() { called = true }) || called {
+		run.Fatalf("set what is uncached of %s, which is another caller's", id)
+	}
+	if b == nil || b.end == nil {
+		return // none, or another process's
+	}
+	want, of := !b.done, b.end
+	if got := run.led.SetUncached(id, of, tokens, func() { called = true }); got != want || called != want {
+		run.Fatalf("set what is uncached of %s: %v, called: %v, want %v", id, got, called, want)
+	}
+	if want {
+		_, b.queued.prompt = b.sizes()
+		b.queued.uncached = tokens
+		_, b.queued.prompt = b.sizes()
 	}
 }
 
