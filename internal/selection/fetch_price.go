@@ -10,6 +10,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
+	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
 // PricedFetch is what the engine of a candidate is told to fetch with selector.FetchPriced, or why it is not.
@@ -47,7 +48,7 @@ func (c *choice) pricesFetches() bool {
 
 // priceFetches finds what each of the ranks, which are the candidates, would fetch, and adds it to the decision.
 func (c *choice) priceFetches(ranks []catalog.Entry, v *reservations.View) {
-	sources := c.fetchSources(v)
+	sources := c.fetchSources(v, &c.decision.Model.Parameters)
 	c.fetched = c.fetched[:0]
 	for i := range ranks {
 		_, fetches := c.api.fetches.load(c.scope.snapshot.Scope, ranks[i].Rank)
@@ -88,7 +89,7 @@ func (s *fetchSource) before(o *fetchSource) bool {
 const maxFetchSources = 64
 
 // fetchSources lists the best two sources, of different workers, of those that are alike.
-func (c *choice) fetchSources(v *reservations.View) (sources []fetchSource) {
+func (c *choice) fetchSources(v *reservations.View, times *ttft.Parameters) (sources []fetchSource) {
 	l := c.scope.rules.Policies.Learner
 	silent := c.api.reports.Excluded(c.Scope)
 	ranks := c.scope.snapshot.Ranks()
@@ -106,7 +107,7 @@ func (c *choice) fetchSources(v *reservations.View) (sources []fetchSource) {
 			continue
 		}
 		q := QueueOf(v, *e, l)
-		wait, stall := c.decision.Model.Wait(&q)
+		wait, stall := times.Wait(&q)
 		charged, _ := c.api.fetches.load(c.scope.snapshot.Scope, e.Rank)
 		s.wait = wait + charged
 		s.unfit = stall > 1 || silent.State(e.Rank) != reports.Alive
@@ -149,18 +150,14 @@ func (c *choice) priceFetch(e *catalog.Entry, i int, sources []fetchSource) fetc
 		return fetchOffer{}
 	}
 	best := fetchOffer{PricedFetch: PricedFetch{Takes: true, Result: counts.NoHintSource}}
-	d, of, own := &c.decision, linkedOf(e.Worker), c.prompt.fetchable(e.Slot)
+	d, of := &c.decision, linkedOf(e.Worker)
 	weights := c.predictor().Own
 	all := d.Predict(weights, i, &c.queues[i]).Prefill
 	u := d.ToCompute(weights, i)
 	for n := range sources {
 		s := &sources[n]
-		at := endpointOf(&s.Entry)
-		if s.blocks <= own || s.Rank == e.Rank || at == "" || !s.with(of) {
-			continue
-		}
-		left := max(1, d.Prompt.Tokens-min(d.Prompt.Tokens, uint64(s.blocks)*uint64(d.Prompt.BlockSize)))
-		if left >= u {
+		at, left := c.offers(s, e, endpointOf)
+		if at == "" || left >= u || !s.with(of) {
 			continue
 		}
 		x := fetchOffer{
@@ -175,6 +172,47 @@ func (c *choice) priceFetch(e *catalog.Entry, i int, sources []fetchSource) fetc
 		}
 	}
 	return best
+}
+
+// offers returns by which name a source is asked for what it has more of the prompt than the rank e, "" if e cannot ask it, and how
+// many tokens are left to compute then.
+func (c *choice) offers(s *fetchSource, e *catalog.Entry, endpointOf func(*catalog.Entry) string) (at string, left uint64) {
+	if s.blocks <= c.prompt.fetchable(e.Slot) || s.Rank == e.Rank {
+		return "", 0
+	}
+	size := c.prompt.size
+	return endpointOf(&s.Entry), max(1, size.Tokens-min(size.Tokens, uint64(s.blocks)*uint64(size.BlockSize)))
+}
+
+// leastPrefill returns a function that says how many seconds a rank takes at least, once it has its turn, for the prompt, of which
+// it would have to compute u tokens: it computes them, or fetches over a link that is known. How busy the source will be then is not
+// known.
+func (c *choice) leastPrefill(l *ttft.Learner) func(e *catalog.Entry, u uint64, speed float64) float64 {
+	m, size := l.Model(), c.prompt.size
+	computing := func(u uint64, speed float64) float64 { return speed * m.Prefill(float64(u), float64(size.Tokens)) }
+	var sources []fetchSource
+	if c.pricesFetches() && m.Learned && !m.Fallback {
+		c.api.ledger.Look(c.Scope, nil, func(v *reservations.View) { sources = c.fetchSources(v, &m.Parameters) })
+	}
+	return func(e *catalog.Entry, u uint64, speed float64) float64 {
+		least := computing(u, speed)
+		endpointOf, _ := c.Hint.sources(e.Worker)
+		if len(sources) == 0 || endpointOf == nil || c.frontendPicks(e) {
+			return least
+		}
+		of := linkedOf(e.Worker)
+		for i := range sources {
+			s := &sources[i]
+			at, left := c.offers(s, e, endpointOf)
+			if at == "" || left >= u || s.unfit || !s.with(of) {
+				continue
+			}
+			if took, state := c.api.fetches.price(link{c.scope.snapshot.Scope, s.linked, of}, u-left); state == linkKnown || state == linkOld {
+				least = min(least, took+computing(left, speed))
+			}
+		}
+		return least
+	}
 }
 
 // price decides whether the candidate fetches from a source, which saves it so many seconds of computing.

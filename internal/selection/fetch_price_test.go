@@ -9,6 +9,7 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
@@ -33,9 +34,9 @@ func fetchMode(m selector.FetchMode) func(*node.Config) {
 }
 
 // startFetch starts a service. Worker 1 is the source; worker 2 fetches fast, and worker 3 slowly.
-func startFetch(t *testing.T, mode selector.FetchMode) *fetchWorld {
+func startFetch(t *testing.T, mode selector.FetchMode, change ...func(*node.Config)) *fetchWorld {
 	w := &fetchWorld{
-		World: servicetest.Start(t, servicetest.Policy(t, "predicted-ttft", ""), fetchMode(mode)), t: t,
+		World: servicetest.Start(t, append([]func(*node.Config){servicetest.Policy(t, "predicted-ttft", ""), fetchMode(mode)}, change...)...), t: t,
 		theta: ttft.Parameters{Base: 0.01, PerToken: 1e-3},
 		setup: map[uint64]float64{2: 0.02, 3: 0.1}, perToken: map[uint64]float64{2: 1e-4, 3: 4e-3},
 	}
@@ -444,6 +445,62 @@ func TestSourceLost(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestWaitersFetch: a request that waits for a busy rank is not refused for the time that computing its prompt takes, if the rank can
+// fetch it, and one that cannot be in time even so is refused.
+func TestWaitersFetch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := startFetch(t, selector.FetchPriced, servicetest.Queueing(0))
+		w.learn()
+		for range 100 { // so that predictions are good enough to refuse by
+			w.run(new(uint64(2)), w.fresh(64), 0)
+		}
+		ask := func(id string, target time.Duration) *call {
+			prompt := w.on1(w.fresh(1000)) // 1 s to compute, 0.12 s to fetch
+			return startCall(w.World, id, prompt, func(r *selection.SelectRequest) {
+				r.Hint, r.Pinned, r.TTFTTarget, r.RefuseOnMiss = selection.HintInAnswer, &catalog.Rank{Worker: 2}, target, true
+			})
+		}
+		busy := w.book(new(uint64(2)), w.fresh(400))
+		tooSoon, inTime := ask("too soon", 100*time.Millisecond), ask("in time", 800*time.Millisecond)
+		if tooSoon.waits() || contract.KindOf(tooSoon.err) != contract.TargetMissed {
+			t.Errorf("a fetch that is too late waits, %v", tooSoon.err)
+		}
+		if !inTime.waits() {
+			t.Fatalf("refused with %v", inTime.err)
+		}
+		w.finish(*busy.ReservationID, 0.41)
+		if got := inTime.served(t); got.Fetch == nil {
+			t.Errorf("its turn came, and it has no hint")
+		}
+	})
+}
+
+// TestHeldFetch: of two requests that are held for a rank that has a second left, the one that fetches goes first: it takes the rank
+// less time, although its prompt is longer.
+func TestHeldFetch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := startFetch(t, selector.FetchPriced, servicetest.Policy(t, "predicted-ttft", "hold_seconds: 0.05"))
+		w.learn()
+		ask := func(id string, prompt []uint32) *call {
+			return startCall(w.World, id, prompt, func(r *selection.SelectRequest) {
+				r.Hint, r.Pinned = selection.HintInAnswer, &catalog.Rank{Worker: 2}
+			})
+		}
+		busy := w.book(new(uint64(2)), w.fresh(1000))
+		computes, fetches := ask("computes", w.fresh(300)), ask("fetches", w.on1(w.fresh(1000)))
+		if !computes.waits() || !fetches.waits() {
+			t.Fatal("not held, although a second is left")
+		}
+		if err := w.PrefillComplete(*busy.ReservationID); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if got := fetches.served(t); got.Fetch == nil {
+			t.Error("it has no hint")
+		}
+	})
 }
 
 // TestFetchOff: nobody is told of a source.

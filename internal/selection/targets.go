@@ -188,12 +188,12 @@ func (a *attempt) due() (due, latest, needs float64) {
 		return due, due, 0
 	}
 	l := a.scope.rules.Policies.Learner
-	m, size := l.Model(), a.prompt.size
+	least := a.choice.leastPrefill(l)
 	due, latest, needs = math.Inf(-1), math.Inf(-1), math.Inf(1)
 	for _, e := range a.scope.eligible {
 		cand := candidate(e, &a.prompt.overlap, &reservations.View{})
 		speed, _ := l.Rank(e.Slot, e.Rank)
-		takes, by := speed*m.Prefill(float64(a.weights.ToCompute(size, &cand)), float64(size.Tokens)), w.on(e, l)
+		takes, by := least(&e, a.weights.ToCompute(a.prompt.size, &cand), speed), w.on(e, l)
 		due, latest, needs = max(due, by), max(latest, by-takes), min(needs, takes)
 	}
 	return due, latest, needs

@@ -225,13 +225,13 @@ func batchLimit(w *catalog.Worker) uint64 {
 
 // Work implements waitqueue.Delayable.
 func (t *turn) Work() float64 {
-	p := &t.prompt
-	least := p.size.Tokens
+	p, l := &t.prompt, t.scope.rules.Policies.Learner
+	work, least := l.Model().Prefill(float64(p.size.Tokens), float64(p.size.Tokens)), t.choice.leastPrefill(l)
 	for _, e := range t.scope.eligible {
 		cand := candidate(e, &p.overlap, &reservations.View{})
-		least = min(least, t.weights.ToCompute(p.size, &cand))
+		work = min(work, least(&e, t.weights.ToCompute(p.size, &cand), 1))
 	}
-	return t.scope.rules.Policies.Learner.Model().Prefill(float64(least), float64(p.size.Tokens))
+	return work
 }
 
 // RunOrDelay implements waitqueue.Delayable.
@@ -270,15 +270,15 @@ func (t *turn) delay() (delay time.Duration) {
 		if err != nil || excluded != nil {
 			return
 		}
-		c, size := &t.choice, t.prompt.size
+		c := &t.choice
 		c.score(ranks, v)
 		i := selector.Pick(c.costs, 0, t.api.random)
 		m, q := &c.decision.Model, c.queues[i]
 		if m.Fallback || q.Late {
 			return // the predictions cannot be trusted
 		}
-		own := m.Cost(float64(f.Own.ToCompute(size, &c.candidates[i])), float64(size.Tokens), &q, ttft.Crowding{})
-		if wait := own.Wait - q.Ahead; wait > f.Hold {
+		own := m.Cost(float64(c.decision.ToCompute(f.Own, i)), float64(t.prompt.size.Tokens), &q, ttft.Crowding{})
+		if wait := own.Wait - c.charged[ranks[i].Slot]; wait > f.Hold {
 			c.charged[ranks[i].Slot] += own.Prefill
 			delay = max(1, time.Duration((wait-f.Hold)*float64(time.Second)))
 		}
