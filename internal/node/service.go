@@ -377,7 +377,7 @@ func newApproximate(ttl time.Duration, account *memory.Account, bytes int64) *ap
 func (s *Service) KeepState(dir *statefile.Dir, interval time.Duration) *statefile.State {
 	s.UseCases.state = statefile.New(statefile.Parts{
 		Workers: s.UseCases.Registry, Catalog: s.catalog, Scopes: s.scopes, Ledger: s.ledger, Learners: s.learners, Streams: s.streams,
-		Sessions: s.UseCases.Sessions(), Pauses: s.UseCases.Pauses(),
+		Sessions: s.UseCases.Sessions(), Pauses: s.UseCases.Pauses(), Links: s.UseCases.Links(),
 		RestoreBlocks: s.config.KVEvents && !s.config.recovers(), Discovers: s.config.Discovers,
 		Memory: s.config.Memory.Account(memory.Snapshots), Tracer: s.config.Tracer, Log: s.log,
 	}, dir, interval)

@@ -18,6 +18,7 @@ import (
 	"github.com/select-service/select-service/internal/node/statefile"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
@@ -361,6 +362,77 @@ func TestPausesOnDisk(t *testing.T) {
 		}
 		w.save()
 		w = startAt(t, path, servicetest.EventsOff)
+		w.save()
+	})
+}
+
+// TestLinksOnDisk: after a restart a fetch is predicted to take what it was before, over a link with a setup of 20 ms and 0.1 ms a
+// token, without any fetch in between. What is damaged, or of another version, is not used, and counted.
+func TestLinksOnDisk(t *testing.T) {
+	priced := []func(*node.Config){servicetest.Policy(t, "predicted-ttft", ""), func(c *node.Config) { c.Selection.Fetch = selector.FetchPriced }}
+	synctest.Test(t, func(t *testing.T) {
+		path, n := t.TempDir(), 0
+		w := startAt(t, path, priced...)
+		for id := range uint64(2) {
+			w.Put(servicetest.Record(id, 1, func(r *catalog.Record) {
+				r.RouterHintWorkerType, r.RouterHintSourceControlEndpoints = new("any"), map[uint32]string{0: fmt.Sprint("tcp://", id)}
+			}))
+		}
+		// book books a prompt on worker 1, of which worker 0 has all if it is to be fetched.
+		book := func(tokens int, fetch bool) (id string, fetched float64) {
+			n++
+			prompt := servicetest.Prompt(uint32(n)<<16, tokens)
+			if fetch {
+				e := w.Engine(0, 0)
+				e.Publish(0, e.Stored(prompt, servicetest.BlockSize, nil))
+				w.Settle()
+			}
+			req := servicetest.Ask(prompt)
+			req.ReservationID, req.Pinned, req.Hint, req.Explain = new(fmt.Sprint(n)), &catalog.Rank{Worker: 1}, selection.HintInAnswer, true
+			got, err := w.Select(t.Context(), req, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if (got.Fetch != nil) != fetch {
+				t.Fatalf("request %d fetches from %+v", n, got.Fetch)
+			}
+			return fmt.Sprint(n), got.Explanation.Candidates[0].Fetch.Time
+		}
+		end := func(id string, took float64) {
+			time.Sleep(time.Duration(took * float64(time.Second)))
+			if err := w.PrefillComplete(id); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+			if err := w.Free(id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range 150 {
+			tokens := 16 + 16*(i%64)
+			id, _ := book(tokens, false)
+			end(id, 0.01+1e-3*float64(tokens))
+		}
+		for i := range 12 {
+			tokens := 256 + 64*i
+			id, _ := book(tokens, true)
+			end(id, 0.011+0.02+1e-4*float64(tokens))
+		}
+		id, before := book(1024, true)
+		end(id, 0.011+0.02+0.1024)
+		if math.Abs(before-0.1224) > 0.02 {
+			t.Fatalf("a fetch of 1,024 tokens is predicted to take %v s", before)
+		}
+		w.save()
+		w = startAt(t, path, priced...)
+		id, after := book(1024, true)
+		if math.Abs(after-before) > 0.01 {
+			t.Errorf("after the restart it is %v s, before %v s", after, before)
+		}
+		end(id, 0.011+0.1224)
+		if n := w.state.Collector().Read().Failures["refused"]; n != 0 {
+			t.Errorf("%d refused", n)
+		}
 		w.save()
 	})
 }

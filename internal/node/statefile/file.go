@@ -34,6 +34,7 @@ type file struct {
 	learned  []ref
 	sessions []ref
 	pauses   []ref
+	links    []ref
 	keys     []ref
 	payload  []byte // scratch
 	piece    piece
@@ -182,6 +183,9 @@ func (f *file) note(s ref, known map[string]struct{}) bool {
 	case pausesKind:
 		f.pauses = append(f.pauses, s)
 		return json.Unmarshal(f.payload, new(learnedPauses)) == nil
+	case linkKind:
+		f.links = append(f.links, s)
+		return json.Unmarshal(f.payload, new(learnedLink)) == nil
 	case keysKind:
 		f.keys = append(f.keys, s)
 		return json.Unmarshal(f.payload, new(catalog.Scope)) == nil

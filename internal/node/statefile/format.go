@@ -46,6 +46,7 @@ const (
 	keysKind
 	sessionKind
 	pausesKind
+	linkKind
 )
 
 // rankHead is the description of a rank in a file, besides its blocks.
@@ -60,6 +61,12 @@ type rankHead struct {
 
 // learned is the learned model of a scope's engines, as JSON of the learner.
 type learned struct {
+	Scope catalog.Scope
+	State json.RawMessage
+}
+
+// learnedLink is what is learned of a link between workers of a scope, as JSON of Links.
+type learnedLink struct {
 	Scope catalog.Scope
 	State json.RawMessage
 }

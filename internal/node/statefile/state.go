@@ -2,7 +2,9 @@ package statefile
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"iter"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -31,6 +33,7 @@ type Parts struct {
 	Learners *policies.Learners
 	Sessions Sessions
 	Pauses   *pauses.Learner // of the sessions; nil: they are off
+	Links    Links
 	Streams  *kvevents.Subscribers
 	// RestoreBlocks: the blocks of a snapshot can be used, since engines publish events and the
 	// index does not come from other replicas.
@@ -40,6 +43,13 @@ type Parts struct {
 	Memory    *memory.Account // of the memory for writing and reading; nil: no limit
 	Tracer    *tracing.Tracer // nil: no spans
 	Log       zerolog.Logger
+}
+
+// Links have what is learned of how long KV caches take between workers.
+type Links interface {
+	// Kept has what is learned of each link, with its scope. Restore goes on with that; its error says why it is not used.
+	Kept() iter.Seq2[catalog.Scope, json.RawMessage]
+	Restore(sc catalog.Scope, state json.RawMessage) error
 }
 
 // Workers are the use cases by which workers come back.
@@ -158,6 +168,7 @@ func (s *State) Restore() {
 	}
 	if err == nil {
 		s.restorePauses(f)
+		s.restoreLinks(f)
 		sessions, err = s.restoreSessions(f)
 	}
 	if err != nil {
@@ -322,6 +333,9 @@ func (s *State) fill(ctx context.Context, w *writer, p *pacer) error {
 		}
 	}
 	if err := s.writePauses(w); err != nil {
+		return err
+	}
+	if err := s.writeLinks(w); err != nil {
 		return err
 	}
 	if err := s.writeSessions(w); err != nil {
@@ -529,6 +543,34 @@ func (s *State) writeLearned(w *writer) error {
 			return err
 		}
 		if err := s.leaveOut(w.Learned(&learned{Scope: sc, State: text})); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restoreLinks passes what a file knows of links on, for scopes that have come back. What no longer fits is learned again.
+func (s *State) restoreLinks(f *file) {
+	var bad error
+	for _, at := range f.links {
+		var one learnedLink
+		err := f.decode(at, &one)
+		if err == nil && s.parts.Catalog.Snapshot(one.Scope) != nil {
+			err = s.parts.Links.Restore(one.Scope, one.State)
+		}
+		if bad == nil {
+			bad = err
+		}
+	}
+	if bad != nil {
+		s.failures[faultRefused].Add(1)
+		s.log.Warn().Err(bad).Msg("what was learned of links between workers is not used")
+	}
+}
+
+func (s *State) writeLinks(w *writer) error {
+	for sc, state := range s.parts.Links.Kept() {
+		if err := s.leaveOut(w.json(linkKind, learnedLink{sc, state})); err != nil {
 			return err
 		}
 	}
