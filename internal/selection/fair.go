@@ -36,6 +36,13 @@ func (c *charge) prefillEnded() {
 	}
 }
 
+// arrived notes that the request has come for which a reservation was made ahead.
+func (c *charge) arrived() {
+	if c != nil {
+		c.Arrived(c.scopes.Seconds())
+	}
+}
+
 func (c *charge) end() {
 	if c != nil {
 		c.End(c.scopes.Seconds())
@@ -49,7 +56,11 @@ func (a *attempt) charge(r *idempotencyRecord) {
 	}
 	r.uncharge()
 	now := a.api.scopes.Seconds()
-	r.charge = &charge{a.payer.Class.Begin(a.payer.Account, a.choice.chosen.Rank, a.choice.predictedWork(a.result.EffectivePrefillTokens), now), a.api.scopes}
+	begin := a.payer.Class.Begin
+	if !a.Ahead.IsZero() {
+		begin = a.payer.Class.Reserve
+	}
+	r.charge = &charge{begin(a.payer.Account, a.choice.chosen.Rank, a.choice.predictedWork(a.result.EffectivePrefillTokens), now), a.api.scopes}
 }
 
 // uncharge takes the charge of a reservation back that was not booked. r may be nil.

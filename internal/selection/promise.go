@@ -19,7 +19,7 @@ type promise struct {
 	probes *ttft.Probes // the request is one of these; nil: it is none, or is done. Set before the reservation can be found, then guarded by mu
 
 	mu                   sync.Mutex // guards the fields below; innermost, but for the locks of the three above
-	ahead                bool       // the request has not come, and may never: see SelectRequest.Ahead
+	ahead                time.Time  // see SelectRequest.Ahead: the request has not come, and may never; zero: it has
 	firstToken, deadline time.Time  // zero: not wanted, or it is known
 }
 
@@ -64,7 +64,7 @@ func (p *promise) ended(answered bool) {
 	if p != nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if p.ahead {
+		if !p.ahead.IsZero() {
 			p.firstToken, p.deadline = time.Time{}, time.Time{}
 		}
 		p.settle(counts.FirstToken, &p.firstToken, false)
@@ -72,13 +72,23 @@ func (p *promise) ended(answered bool) {
 	}
 }
 
-// begun notes that the request has come for which a reservation was made ahead.
+// begun notes that the request has come for which a reservation was made ahead. What it wants runs from now on.
 func (p *promise) begun() {
-	if p != nil {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.ahead = false
+	if p == nil {
+		return
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ahead.IsZero() {
+		return
+	}
+	since := time.Since(p.ahead)
+	for _, by := range []*time.Time{&p.firstToken, &p.deadline} {
+		if !by.IsZero() {
+			*by = by.Add(since)
+		}
+	}
+	p.ahead = time.Time{}
 }
 
 // settle counts whether what is wanted by a time has come until then. If it has not come, but there was still time, nothing

@@ -103,8 +103,9 @@ type SelectRequest struct {
 	TTFTTarget time.Duration
 	// Deadline is when it wants its whole answer, see DeadlineOf; zero: it does not say.
 	Deadline time.Time
-	// Ahead: the reservation is for a request that follows and takes it over, see TakeOver. Until then nothing comes of what it wants.
-	Ahead bool
+	// Ahead, if not zero, is when the call came that reserves for a request that follows and takes the reservation over, see
+	// TakeOver. What that is to want runs from then on, and nothing comes of it if none follows.
+	Ahead time.Time
 	// RefuseOnMiss: the request is refused if it is predicted to miss one of them, instead of being placed all the same.
 	RefuseOnMiss bool
 

@@ -28,12 +28,21 @@ func (a *API) TakeOver(id string, lease time.Duration) (pair Pair, err error) {
 	if err != nil {
 		return Pair{}, reservationError(id, err)
 	}
-	a.promiseOf(pair.ID).begun()
+	a.recordOf(pair.ID).begun()
 	pair.Decode = a.selectionOf(answer, lease)
 	if prefill != nil {
 		pair.Prefill = new(a.selectionOf(prefill, lease))
 	}
 	return pair, nil
+}
+
+// begun notes that the request has come for which the reservation of r was made ahead. r may be nil: the reservation was made
+// elsewhere.
+func (r *idempotencyRecord) begun() {
+	if r != nil {
+		r.promise.Load().begun()
+		r.charge.arrived()
+	}
 }
 
 func (a *API) selectionOf(t *reservations.Taken, lease time.Duration) Selection {

@@ -275,24 +275,53 @@ type Charge struct {
 type chargeState uint8
 
 const (
-	charged chargeState = iota // its prefill runs or waits
+	reserved chargeState = iota // it has not come, and may never
+	charged                     // its prefill runs or waits
 	decoding
 	over
 )
 
 // Begin charges a request that is placed on a rank, for the work that it is predicted to be there.
 func (c *Class) Begin(a *Account, r catalog.Rank, w Work, now float64) *Charge {
+	c.service.mu.Lock()
+	defer c.service.mu.Unlock()
+	x := c.reserve(a, r, w, now)
+	x.begin(now)
+	return x
+}
+
+// Reserve charges a request that a rank is kept for: it may come, see Charge.Arrived, and the rank does nothing for it until then. If
+// it does not, the prediction stays, since the rank was kept.
+func (c *Class) Reserve(a *Account, r catalog.Rank, w Work, now float64) *Charge {
+	c.service.mu.Lock()
+	defer c.service.mu.Unlock()
+	return c.reserve(a, r, w, now)
+}
+
+func (c *Class) reserve(a *Account, r catalog.Rank, w Work, now float64) *Charge {
 	s := c.service
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	e := s.engine(r, now)
-	e.advance(now)
 	w = w.bounded()
-	x := &Charge{class: c, account: a, engine: e, work: w, prefill: bounded(w.Prefill * e.scale()), decode: s.decode, booked: now}
-	e.begin(w)
+	x := &Charge{class: c, account: a, engine: e, work: w, prefill: bounded(w.Prefill * e.scale()), decode: s.decode}
 	a.run(1)
 	c.charge(a, x.prefill+x.decode, now)
 	return x
+}
+
+// Arrived notes that the request of Reserve has come. Only the first call counts.
+func (c *Charge) Arrived(now float64) {
+	c.class.service.mu.Lock()
+	defer c.class.service.mu.Unlock()
+	if c.state == reserved {
+		c.begin(now)
+	}
+}
+
+// begin notes that the rank works for the request from now on.
+func (c *Charge) begin(now float64) {
+	c.engine.advance(now)
+	c.engine.begin(c.work)
+	c.booked, c.state = now, charged
 }
 
 // Once charges a request of which nothing will be observed.
@@ -348,11 +377,13 @@ func (c *Charge) end(now float64, cancel bool) {
 		took := bounded(e.share - c.share + c.work.Answer*(e.prefilled-c.prefilled))
 		c.class.charge(c.account, took-c.decode, now)
 		s.decode += decodeRate * (took - s.decode)
-	case cancel:
-		c.class.charge(c.account, -c.prefill-c.decode, now)
-		fallthrough
 	default:
-		e.drop(c.work)
+		if c.state == charged {
+			e.drop(c.work)
+		}
+		if cancel {
+			c.class.charge(c.account, -c.prefill-c.decode, now)
+		}
 	}
 	c.state = over
 	c.account.run(-1)

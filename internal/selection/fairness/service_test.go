@@ -115,6 +115,27 @@ func TestPrefillsThatAreNeverReported(t *testing.T) {
 	want(t, "b", class.Served(b, 10_000), 1)
 }
 
+// TestReserve: a request for which a rank is kept takes no time of it before it has come, neither its own nor that of those that
+// decode meanwhile.
+func TestReserve(t *testing.T) {
+	class := fairness.NewService().NewClass(forgetsNothing())
+	a, b := class.Account("a", "", 0), class.Account("b", "", 0)
+	x := class.Begin(b, catalog.Rank{}, fairness.Work{Prefill: 1}, 0)
+	x.PrefillEnded(1)
+	kept := class.Reserve(a, catalog.Rank{}, fairness.Work{Prefill: 1}, 1)
+	want(t, "predicted", class.Served(a, 1), 1)
+	x.End(9)
+	want(t, "b", class.Served(b, 9), 1+8)
+	kept.Arrived(10)
+	kept.PrefillEnded(13)
+	kept.Arrived(14) // has no effect
+	kept.End(14)
+	want(t, "a", class.Served(a, 14), 3+1)
+	kept = class.Reserve(a, catalog.Rank{Worker: 1}, fairness.Work{Prefill: 1}, 20)
+	kept.End(30) // nothing has come: the predictions stay, of the decode as the mean
+	want(t, "with what was kept for nothing", class.Served(a, 30), 4+1+0.1*1+0.9*0.8)
+}
+
 // TestManyRanks: ranks that come and go are forgotten once they were idle for an hour.
 func TestManyRanks(t *testing.T) {
 	s := fairness.NewService()

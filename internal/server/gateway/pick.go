@@ -239,7 +239,7 @@ func (r *request) selection(b *booking) *selection.SelectRequest {
 	}
 	switch {
 	case r.reserves != "":
-		req.ReservationID, req.Lease, req.Ahead = new(r.reservationID(r.reserves)), r.config.ReserveFor, true
+		req.ReservationID, req.Lease, req.Ahead = new(r.reservationID(r.reserves)), r.config.ReserveFor, r.head.wants.from
 		req.Hint = selection.NoHint // neither the answer nor the request that follows tells the engine of one
 	case !r.light && (!r.streams || r.pool.prefills): // of a pair that streams it begins the transfer
 		b.streams, req.Stored = r.streams, b.storedByEvent
