@@ -292,7 +292,7 @@ func (a *attempt) choose(v *reservations.View) error {
 		return err
 	}
 	ranks, i := a.choice.pick(ranks, v)
-	if excluded == nil && a.refuses() { // with excluded, the request contradicts its session, at any load
+	if a.refuses(excluded) {
 		return a.choice.missed(ranks, i)
 	}
 	if !a.choice.takes(ranks[i]) {

@@ -137,10 +137,10 @@ func (c *choice) pickForTarget(ranks []catalog.Entry) (i int, ok bool) {
 }
 
 // refuses reports whether the request is refused because of its target. A probe is not: what comes of its reservation tells
-// whether refusals are right.
-func (a *attempt) refuses() bool {
+// whether refusals are right. Nor is a request that contradicts its session, at any load: excluded is as in session.narrow.
+func (a *attempt) refuses(excluded *catalog.Rank) bool {
 	t := a.choice.target
-	if t == nil || !t.Refused {
+	if t == nil || !t.Refused || excluded != nil {
 		return false
 	}
 	if probes := &a.scope.rules.Policies.Learner.Probes; a.promised != nil && probes.Due() {

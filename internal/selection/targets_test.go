@@ -419,6 +419,17 @@ func TestTargetOfABoundSession(t *testing.T) {
 			t.Errorf("without the session it goes to %v: %v", got.Rank, err)
 		}
 		_, err = reserve(w, "d", servicetest.Prompt(3<<20, 2000), of("s"), within(time.Millisecond, true), onWorkers(other))
-		servicetest.WantError(t, err, contract.BadRequest, fmt.Sprintf("session s is bound to worker %d, not %d", sel.Rank.Worker, other))
+		contradicts := fmt.Sprintf("session s is bound to worker %d, not %d", sel.Rank.Worker, other)
+		servicetest.WantError(t, err, contract.BadRequest, contradicts)
+		if _, err := reserve(w, "bind again", servicetest.Prompt(4<<20, 16000), of("s"), onWorkers(sel.Rank.Worker)); err != nil {
+			t.Fatal(err)
+		}
+		_, err = w.SelectPair(t.Context(), askPair("e", servicetest.Prompt(5<<20, 2000), func(r *selection.PairRequest) { // one rank does all of it
+			r.Conditional = &selection.Conditional{MaxUncachedTokens: new(uint64(1 << 20))}
+			of("s")(&r.SelectRequest)
+			within(time.Millisecond, true)(&r.SelectRequest)
+			onWorkers(other)(&r.SelectRequest)
+		}))
+		servicetest.WantError(t, err, contract.BadRequest, contradicts)
 	})
 }
