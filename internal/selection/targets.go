@@ -70,6 +70,7 @@ type TargetEffect struct {
 	OnlyQueued string
 	Holding    int // ranks that are predicted to hold it
 	Refused    bool
+	Probe      bool // it is placed although it would be refused, see ttft.Probes
 }
 
 // outcome returns what is counted.
@@ -79,6 +80,8 @@ func (t *TargetEffect) outcome() counts.Target {
 		return counts.TargetOnlyQueued
 	case t.Refused:
 		return counts.TargetRefused
+	case t.Probe:
+		return counts.TargetProbe
 	case t.Holding == 0:
 		return counts.TargetMissed
 	}
@@ -143,8 +146,8 @@ func (a *attempt) refuses(excluded *catalog.Rank) bool {
 	if t == nil || !t.Refused || excluded != nil {
 		return false
 	}
-	if probes := &a.scope.rules.Policies.Learner.Probes; a.promised != nil && probes.Due() {
-		t.Refused, a.promised.probes = false, probes
+	if p, probes := a.promised, &a.scope.rules.Policies.Learner.Probes; p != nil && (p.probes != nil || probes.Due()) { // it may be asked again
+		t.Refused, t.Probe, p.probes = false, true, probes
 	}
 	return t.Refused
 }

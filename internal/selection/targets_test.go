@@ -14,6 +14,7 @@ import (
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector/ttft"
 	"github.com/select-service/select-service/test/helpers/length"
@@ -214,10 +215,11 @@ func sleepThen(d time.Duration, f func() error) error {
 func TestFewAreLetThrough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := trained(t, 2)
+		told := 0 // explanations that say so
 		placed := func(i int, reserve bool) bool {
 			id := fmt.Sprint("n", i)
 			req := servicetest.Ask(servicetest.Prompt(uint32(i+1)<<14, 2000)) // 0.55 s
-			req.TTFTTarget, req.RefuseOnMiss = 400*time.Millisecond, true
+			req.TTFTTarget, req.RefuseOnMiss, req.Explain = 400*time.Millisecond, true, true
 			if reserve {
 				req.ReservationID = &id
 			}
@@ -227,6 +229,9 @@ func TestFewAreLetThrough(t *testing.T) {
 			}
 			if err != nil {
 				t.Fatal(err)
+			}
+			if sel.Explanation.Target.Probe {
+				told++
 			}
 			time.Sleep(time.Duration(targetEngine.Prefill(float64(sel.EffectivePrefillTokens), 2000) * float64(time.Second)))
 			if err := errors.Join(w.PrefillComplete(id), sleepThen(time.Second, func() error { return w.Free(id) })); err != nil {
@@ -240,12 +245,29 @@ func TestFewAreLetThrough(t *testing.T) {
 				through++
 			}
 		}
-		if through != 10 {
-			t.Errorf("%d of 320 requests are let through, not one of 32", through)
+		counted := servicetest.Sum(w.Metrics()["request_targets_total"], servicetest.Scope.Model, "probe")
+		if through != 10 || told != through || counted != float64(through) {
+			t.Errorf("%d of 320 requests are let through, not one of 32; %d explanations say so, and %g are counted", through, told, counted)
 		}
 		for i := range 64 {
 			if placed(i, false) {
 				t.Fatal("a request without a reservation is let through")
+			}
+		}
+	})
+}
+
+// TestProbesKeepLimits: no request gets past an overload limit because it would be refused for its target otherwise.
+func TestProbesKeepLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := trained(t, 1, servicetest.Limits(overload.Thresholds{PrefillTokens: new(uint64(8000))}))
+		w.Book("long", servicetest.Prompt(1<<20, 16000))
+		for i := range 200 {
+			id := fmt.Sprint("n", i)
+			req := servicetest.Ask(servicetest.Prompt(uint32(i+1)<<14, 2000))
+			req.ReservationID, req.TTFTTarget, req.RefuseOnMiss = &id, time.Millisecond, true
+			if _, err := w.Select(context.Background(), req, true); contract.KindOf(err) != contract.Overloaded {
+				t.Fatalf("request %d on an overloaded worker: %v", i, err)
 			}
 		}
 	})

@@ -175,12 +175,13 @@ const (
 	TargetHeld                     // placed, and predicted to hold them
 	TargetMissed                   // placed all the same
 	TargetRefused                  // refused, because no rank was predicted to hold them
+	TargetProbe                    // placed although it would be refused, as a probe: see ttft.Probes
 	numTargets       = int(iota)
 )
 
 // String gives the label.
 func (t Target) String() string {
-	return [numTargets]string{"ignored", "only_queued", "held", "missed", "refused"}[t]
+	return [numTargets]string{"ignored", "only_queued", "held", "missed", "refused", "probe"}[t]
 }
 
 // The causes of a rejection: the thresholds, and the wait queue's limits.

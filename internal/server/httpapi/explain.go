@@ -150,6 +150,9 @@ func appendReasons(out []byte, x *selection.Explanation) []byte {
 			out = appendStringField(out, "why_not", t.OnlyQueued)
 		} else {
 			out = appendUintField(out, "holding", uint64(t.Holding))
+			if t.Probe {
+				out = appendBoolField(out, "probe", true)
+			}
 		}
 		out = append(out, '}')
 	}
