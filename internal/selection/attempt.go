@@ -368,7 +368,7 @@ func (a *attempt) book() (err error) {
 	a.api.ledger.Look(a.Scope, a.prompt.sequence, func(v *reservations.View) { err = a.choose(v) })
 	a.timeline.end("choose")
 	if p := &a.payer; err == nil && p.Class != nil {
-		p.Class.Once(p.Account, a.choice.predictedWork(a.result.EffectivePrefillTokens), a.api.scopes.Seconds())
+		p.Class.Once(p.Account, a.choice.chosen.Rank, a.choice.predictedWork(a.result.EffectivePrefillTokens), a.api.scopes.Seconds())
 	}
 	return err
 }
@@ -412,7 +412,7 @@ func (a *attempt) bookChoice() error {
 		}
 		answer.SequenceHashes, answer.ISLTokens, answer.TrackPrefill = r.Hashes, p.size.Tokens, r.TrackPrefill
 		record.setAnswer(answer)
-		a.charge(record)
+		a.charge(record, v)
 		a.fetching = a.choice.startFetch(*id, record)
 		return reservations.Placement{
 			Slot: chosen.Slot, Rank: chosen.Rank, PrefillTokens: answer.EffectivePrefillTokens, Uncached: a.choice.uncached, Predicted: a.choice.predicted,

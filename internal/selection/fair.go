@@ -8,6 +8,7 @@ import (
 	"github.com/select-service/select-service/internal/selection/fairness"
 	"github.com/select-service/select-service/internal/selection/identity"
 	"github.com/select-service/select-service/internal/selection/scopes"
+	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
@@ -50,7 +51,7 @@ func (c *charge) end() {
 }
 
 // charge charges the choice that is about to be booked. The ledger may choose a second time.
-func (a *attempt) charge(r *idempotencyRecord) {
+func (a *attempt) charge(r *idempotencyRecord, v *reservations.View) {
 	if a.payer.Class == nil {
 		return
 	}
@@ -60,7 +61,13 @@ func (a *attempt) charge(r *idempotencyRecord) {
 	if !a.Ahead.IsZero() {
 		begin = a.payer.Class.Reserve
 	}
-	r.charge = &charge{begin(a.payer.Account, a.choice.chosen.Rank, a.choice.predictedWork(a.result.EffectivePrefillTokens), now), a.api.scopes}
+	chosen, work := a.choice.chosen, a.choice.predictedWork(a.result.EffectivePrefillTokens)
+	if a.result.TrackPrefill {
+		work.Tokens = a.result.EffectivePrefillTokens
+	}
+	load := v.Load(chosen.Slot)
+	work.Before = fairness.Load{Tokens: load.PrefillTokens, Requests: load.Requests}
+	r.charge = &charge{begin(a.payer.Account, chosen.Rank, work, now), a.api.scopes}
 }
 
 // uncharge takes the charge of a reservation back that was not booked. r may be nil.
@@ -80,7 +87,7 @@ func (a *attempt) chargePair() {
 	if a.pair.result.Prefill != nil {
 		c = &a.pair.prefill.choice
 	}
-	a.payer.Class.Once(a.payer.Account, c.predictedWork(a.prompt.size.Tokens), a.api.scopes.Seconds())
+	a.payer.Class.Once(a.payer.Account, c.chosen.Rank, c.predictedWork(a.prompt.size.Tokens), a.api.scopes.Seconds())
 }
 
 const (

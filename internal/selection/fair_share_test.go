@@ -78,6 +78,80 @@ func TestFairBehindTwoReplicas(t *testing.T) {
 	})
 }
 
+// TestFairRankOfTwoReplicas: replicas that have prefills on one rank at the same time charge together the time that the rank has,
+// though each of them knows the times of its own requests only.
+func TestFairRankOfTwoReplicas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := servicetest.NewMesh()
+		settings := fairBeyond(t, "tenant, half_life_seconds: 86400", 1<<20)
+		replicas := []*servicetest.World{m.Start(t, "a", servicetest.EventsOff, settings), m.Start(t, "b", servicetest.EventsOff, settings)}
+		m.Connect(t, "a", "b")
+		for _, w := range replicas {
+			w.Put(servicetest.Record(1, 1))
+		}
+		servicetest.Announced()
+		// Tenant A has three prefills at a time at one replica, B one at the other. The rank computes one at a time, each in a
+		// second, in their order, and generates two answers at a time.
+		type request struct {
+			at *servicetest.World
+			id string
+		}
+		var prefills, answers []request
+		n := 0
+		ask := func(at *servicetest.World) {
+			n++
+			tenant := "A"
+			if at == replicas[1] {
+				tenant = "B"
+			}
+			r := request{at, fmt.Sprint("r", n)}
+			startCall(at, r.id, servicetest.Prompt(uint32(n)<<10, 100), func(r *selection.SelectRequest) { r.FairTenant = tenant }).served(t)
+			synctest.Wait()
+			prefills = append(prefills, r)
+		}
+		end := func() {
+			if err := answers[0].at.Free(answers[0].id); err != nil {
+				t.Fatal(err)
+			}
+			answers = answers[1:]
+			synctest.Wait()
+		}
+		const seconds = 400
+		for _, i := range []int{0, 0, 0, 1} {
+			ask(replicas[i])
+		}
+		for range seconds {
+			time.Sleep(time.Second)
+			next := prefills[0]
+			prefills = prefills[1:]
+			if err := next.at.PrefillComplete(next.id); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if answers = append(answers, next); len(answers) > 2 {
+				end()
+			}
+			ask(next.at)
+		}
+		charged := func() (a, b float64) {
+			for _, w := range replicas {
+				for _, c := range w.Fairness(&selection.FairnessQuery{Limit: 10}).Consumers {
+					if c.Tenant == "A" {
+						a = max(a, c.Seconds)
+					} else {
+						b = max(b, c.Seconds)
+					}
+				}
+			}
+			return a, b
+		}
+		servicetest.Announced()
+		if a, b := charged(); a < 0.7*seconds || a > 0.8*seconds || b < 0.22*seconds || b > 0.28*seconds {
+			t.Errorf("A is charged %g s and B %g s of %d, three quarters of which A has", a, b, seconds)
+		}
+	})
+}
+
 // TestFairCorrectedElsewhere: what a replica has charged for a request is corrected when another replica hears of the end of its
 // prefill and of its answer, and all replicas come to know what was observed.
 func TestFairCorrectedElsewhere(t *testing.T) {

@@ -14,12 +14,15 @@ import (
 )
 
 // fairQueue is a change of the configuration: a rank with more than no prefill makes requests wait, in a class that is fair.
-func fairQueue(t testing.TB, by string) func(*node.Config) {
+func fairQueue(t testing.TB, by string) func(*node.Config) { return fairBeyond(t, by, 0) }
+
+// fairBeyond is fairQueue for ranks with more than so many tokens of prefill.
+func fairBeyond(t testing.TB, by string, tokens int) func(*node.Config) {
 	file, err := admission.ParsePolicy([]byte(`
 default_policy_family: f
 uncached_isl_buckets: [{min_tokens: 0, bucket: all}]
 policy_classes:
-  - {name: c, policy_family: f, cache_bucket: all, quantum: 1, prefill_busy_threshold: 0, fairness: {by: ` + by + `}}
+  - {name: c, policy_family: f, cache_bucket: all, quantum: 1, prefill_busy_threshold: ` + fmt.Sprint(tokens) + `, fairness: {by: ` + by + `}}
 `))
 	if err != nil {
 		t.Fatal(err)

@@ -163,7 +163,7 @@ func TestFairAgainstModel(t *testing.T) {
 				m.remove(got)
 				m.served(got, seconds, now)
 				p := q.Payer(got, now)
-				p.Class.Once(p.Account, fairness.Work{Prefill: seconds}, now)
+				p.Class.Once(p.Account, catalog.Rank{}, fairness.Work{Prefill: seconds}, now)
 				q.Served(got, now)
 			}
 		}
@@ -181,7 +181,7 @@ func play(q *admission.Queue, sessions []*admission.Waiter, cost func(*admission
 		w := q.Next(now, always)
 		p := q.Payer(w, now)
 		c := cost(w)
-		p.Class.Once(p.Account, fairness.Work{Prefill: c}, now)
+		p.Class.Once(p.Account, catalog.Rank{}, fairness.Work{Prefill: c}, now)
 		q.Served(w, now)
 		seconds[w.Tenant] += c
 		now += c
@@ -252,7 +252,7 @@ func TestFairBound(t *testing.T) {
 		t.Fatal("it waits alone")
 	}
 	p := q.Payer(old, 0)
-	p.Class.Once(p.Account, fairness.Work{Prefill: served}, 0)
+	p.Class.Once(p.Account, catalog.Rank{}, fairness.Work{Prefill: served}, 0)
 	q.Served(old, 0)
 	if err := q.Add(old, 1); err != nil {
 		t.Fatal(err)
@@ -267,7 +267,7 @@ func TestFairBound(t *testing.T) {
 		}
 		w := q.Next(now, always)
 		p := q.Payer(w, now)
-		p.Class.Once(p.Account, fairness.Work{Prefill: 1}, now)
+		p.Class.Once(p.Account, catalog.Rank{}, fairness.Work{Prefill: 1}, now)
 		q.Served(w, now)
 		if w == old {
 			return
@@ -331,7 +331,7 @@ func TestFairStarvesNobody(t *testing.T) {
 			}
 			p := q.Payer(w, now)
 			c := most * rnd.Float64()
-			p.Class.Once(p.Account, fairness.Work{Prefill: c}, now)
+			p.Class.Once(p.Account, catalog.Rank{}, fairness.Work{Prefill: c}, now)
 			q.Served(w, now)
 			of := w.Tenant + "/" + w.Program
 			since[of] = now

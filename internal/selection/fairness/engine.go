@@ -14,13 +14,23 @@ type Work struct {
 	// Answer is what a token of its answer adds to a step of the engine, as a part of what the prompts in the step take. Each step
 	// gives a token to every answer that is being generated.
 	Answer float64
+	Tokens uint64 // of its prompt that are to compute, as they count in the load of a rank
+	// Before is the load of the rank before the request, of all that is booked there by any process; the zero value: it is unknown.
+	Before Load
+}
+
+// Load is what a rank has to do.
+type Load struct {
+	Tokens   uint64 // of prompts, to compute
+	Requests uint32
 }
 
 // leastPrefill is the least prediction of a prefill, in seconds.
 const leastPrefill = 1e-3
 
 func (w Work) bounded() Work {
-	return Work{max(leastPrefill, bounded(w.Prefill)), min(bounded(w.Answer), 1)}
+	w.Prefill, w.Answer = max(leastPrefill, bounded(w.Prefill)), min(bounded(w.Answer), 1)
+	return w
 }
 
 // engine is what a rank does for requests that are charged.
@@ -44,6 +54,14 @@ type engine struct {
 	// busy is the time in which the last prefills were computed, work what they and the tokens of answers beside them were
 	// predicted to take, with the time constant scaleTime. owed is how much less of all the time was charged than there was.
 	busy, work, owed float64
+
+	// own is the part of the rank's load that is charged here, and kept what of its tokens is of requests that have not come.
+	own  Load
+	kept uint64
+	// otherPrefills is how often others have prefills on the rank, and otherAnswers how many answers of theirs are generated
+	// when they have none, as it was when requests were placed here.
+	otherPrefills float64
+	otherAnswers  int
 }
 
 // maxGaps bounds engine.gaps. A prefill that goes on through more of them is observed to be shorter.
@@ -86,15 +104,33 @@ func (s *Service) engine(r catalog.Rank, now float64) *engine {
 // advance brings share up to date.
 func (e *engine) advance(now float64) {
 	if e.decoding > 0 && e.prefilling == 0 {
-		e.share += min(max(0, now-e.at), maxSeconds) / float64(e.decoding)
+		e.share += (1 - e.otherPrefills) * min(max(0, now-e.at), maxSeconds) / float64(e.decoding+e.otherAnswers)
 	}
 	e.at = now
 }
 
-// prefillEnded notes that the prefill of a request that was booked at a time has ended, and that its answer is generated. It returns
-// the seconds of the prefill.
-func (e *engine) prefillEnded(w Work, booked, now float64) float64 {
-	took := e.observe(booked, now)
+// otherRate is the weight of one look in engine.otherPrefills.
+const otherRate = 0.1
+
+// look compares the load of the rank before a request is placed with what is charged here: the rest is what other replicas have
+// placed, and what nobody pays for. It returns the part of the prefills that is charged here, that of the request included.
+func (e *engine) look(w Work) (part float64) {
+	other := w.Before.Tokens - min(w.Before.Tokens, e.own.Tokens)
+	prefills := 0.0
+	if other > 0 {
+		prefills = 1
+	} else {
+		e.otherAnswers = int(w.Before.Requests - min(w.Before.Requests, e.own.Requests))
+	}
+	e.otherPrefills += otherRate * (prefills - e.otherPrefills)
+	own := float64(e.own.Tokens - e.kept + max(1, w.Tokens))
+	return own / (own + float64(other))
+}
+
+// prefillEnded notes that the prefill of a request that was booked at a time has ended, and that its answer is generated. part is
+// that of the rank's prefills that is charged here. It returns the seconds of the prefill.
+func (e *engine) prefillEnded(w Work, part, booked, now float64) float64 {
+	took := part * e.observe(booked, now)
 	typical := min(took, e.longest())
 	kept, answers := math.Exp(-typical/scaleTime), w.Prefill*e.answers
 	e.busy, e.work = kept*e.busy+typical, kept*e.work+w.Prefill+answers
@@ -149,7 +185,7 @@ func (e *engine) observe(booked, now float64) float64 {
 	return took
 }
 
-// begin notes that a request is placed.
+// begin notes that the rank works for a request.
 func (e *engine) begin(w Work) {
 	e.shared = e.shared || e.prefilling > 0
 	e.prefilling++

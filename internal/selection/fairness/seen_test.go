@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/selection/fairness"
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // TestEvenness: Jain's index of what was served over the fair share, by its definition: (x1+…+xn)² / (n·(x1²+…+xn²)).
@@ -19,7 +20,7 @@ func TestEvenness(t *testing.T) {
 		t.Errorf("of nobody: %+v", e)
 	}
 	serve := func(tenant, program string, seconds float64) {
-		class.Once(class.Account(tenant, program, 0), fairness.Work{Prefill: seconds}, 0)
+		class.Once(class.Account(tenant, program, 0), catalog.Rank{}, fairness.Work{Prefill: seconds}, 0)
 	}
 	serve("gold", "a", 15)
 	serve("gold", "b", 15)
@@ -41,8 +42,8 @@ func TestEvenness(t *testing.T) {
 func TestUses(t *testing.T) {
 	class := fairness.NewService().NewClass(rules)
 	a := class.Account("a", "p", 0)
-	class.Once(a, fairness.Work{Prefill: 3}, 0)
-	class.Once(class.Account("b", "", 0), fairness.Work{Prefill: 1}, 0)
+	class.Once(a, catalog.Rank{}, fairness.Work{Prefill: 3}, 0)
+	class.Once(class.Account("b", "", 0), catalog.Rank{}, fairness.Work{Prefill: 1}, 0)
 	class.Note(a, fairness.Missed)
 	byTenant := func(x, y fairness.Use) int { return cmp.Compare(x.Tenant, y.Tenant) }
 	for _, programs := range []bool{false, true} {

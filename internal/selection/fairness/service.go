@@ -267,7 +267,8 @@ type Charge struct {
 	engine           *engine
 	work             Work
 	prefill, decode  float64 // what was charged so far
-	booked           float64
+	part             float64 // what engine.look returned
+	booked           float64 // when its prefill could begin
 	share, prefilled float64 // those of engine when the decode began
 	state            chargeState
 }
@@ -301,8 +302,10 @@ func (c *Class) Reserve(a *Account, r catalog.Rank, w Work, now float64) *Charge
 func (c *Class) reserve(a *Account, r catalog.Rank, w Work, now float64) *Charge {
 	s := c.service
 	e := s.engine(r, now)
+	e.advance(now)
 	w = w.bounded()
-	x := &Charge{class: c, account: a, engine: e, work: w, prefill: bounded(w.Prefill * e.scale()), decode: s.decode}
+	x := &Charge{class: c, account: a, engine: e, work: w, prefill: bounded(w.Prefill * e.scale()), decode: s.decode, part: e.look(w)}
+	e.own.Tokens, e.own.Requests, e.kept = e.own.Tokens+w.Tokens, e.own.Requests+1, e.kept+w.Tokens
 	a.run(1)
 	c.charge(a, x.prefill+x.decode, now)
 	return x
@@ -319,16 +322,23 @@ func (c *Charge) Arrived(now float64) {
 
 // begin notes that the rank works for the request from now on.
 func (c *Charge) begin(now float64) {
-	c.engine.advance(now)
-	c.engine.begin(c.work)
+	e := c.engine
+	e.advance(now)
+	e.begin(c.work)
+	e.kept -= c.work.Tokens
 	c.booked, c.state = now, charged
 }
 
-// Once charges a request of which nothing will be observed.
-func (c *Class) Once(a *Account, w Work, now float64) {
-	c.service.mu.Lock()
-	defer c.service.mu.Unlock()
-	c.charge(a, w.bounded().Prefill+c.service.decode, now)
+// Once charges a request of which nothing will be observed. Its prefill is on the rank.
+func (c *Class) Once(a *Account, r catalog.Rank, w Work, now float64) {
+	s := c.service
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	prefill := w.bounded().Prefill
+	if e := s.engines[r]; e != nil {
+		prefill *= e.scale()
+	}
+	c.charge(a, bounded(prefill)+s.decode, now)
 }
 
 // PrefillEnded replaces the predicted prefill by the observed one. Only the first call counts.
@@ -344,7 +354,8 @@ func (c *Charge) PrefillEnded(now float64) {
 	}
 	e := c.engine
 	e.advance(now)
-	took := bounded(e.prefillEnded(c.work, c.booked, now))
+	took := bounded(e.prefillEnded(c.work, c.part, c.booked, now))
+	e.own.Tokens -= c.work.Tokens
 	c.class.charge(c.account, took-c.prefill, now)
 	c.prefill, c.share, c.prefilled, c.state = took, e.share, e.prefilled, decoding
 }
@@ -378,7 +389,9 @@ func (c *Charge) end(now float64, cancel bool) {
 		c.class.charge(c.account, took-c.decode, now)
 		s.decode += decodeRate * (took - s.decode)
 	default:
-		if c.state == charged {
+		if e.own.Tokens -= c.work.Tokens; c.state == reserved {
+			e.kept -= c.work.Tokens
+		} else {
 			e.drop(c.work)
 		}
 		if cancel {
@@ -386,6 +399,7 @@ func (c *Charge) end(now float64, cancel bool) {
 		}
 	}
 	c.state = over
+	e.own.Requests--
 	c.account.run(-1)
 }
 

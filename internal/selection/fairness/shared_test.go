@@ -31,7 +31,7 @@ func TestServedElsewhere(t *testing.T) {
 	a, b := shared(), shared()
 	of := func(c *fairness.Class) *fairness.Account { return c.Account("t", "p", 0) }
 	var version uint64
-	a.Once(of(a), fairness.Work{Prefill: 8}, 0)
+	a.Once(of(a), catalog.Rank{}, fairness.Work{Prefill: 8}, 0)
 	first := tell(a, b, 1, &version, 0)
 	want(t, "at the other", b.Served(of(b), 0), 8)
 	want(t, "its tenant", b.Served(of(b).Tenant(), 0), 8)
@@ -40,9 +40,9 @@ func TestServedElsewhere(t *testing.T) {
 	}
 	want(t, "after a repetition", b.Served(of(b), 0), 8)
 	want(t, "a half-life later", b.Served(of(b), 60), 4)
-	a.Once(of(a), fairness.Work{Prefill: 2}, 60)
+	a.Once(of(a), catalog.Rank{}, fairness.Work{Prefill: 2}, 60)
 	a.Changed(1000, 60) // is lost
-	b.Once(of(b), fairness.Work{Prefill: 1}, 60)
+	b.Once(of(b), catalog.Rank{}, fairness.Work{Prefill: 1}, 60)
 	tell(a, b, 1, &version, 60)
 	want(t, "own and other's", b.Served(of(b), 60), 7)
 	for i := range first { // an old message, late
@@ -54,7 +54,7 @@ func TestServedElsewhere(t *testing.T) {
 	want(t, "back at the first", a.Served(of(a), 60), 7)
 	// The first process starts anew: what it had served fades, what it serves from now on counts too.
 	again := shared()
-	again.Once(of(again), fairness.Work{Prefill: 4}, 120)
+	again.Once(of(again), catalog.Rank{}, fairness.Work{Prefill: 4}, 120)
 	var version2 uint64
 	tell(again, b, 3, &version2, 120)
 	want(t, "with a new process", b.Served(of(b), 120), 3.5+4)
@@ -96,7 +96,7 @@ func TestChangedIsBounded(t *testing.T) {
 	c := fairness.NewService().NewClass(fairness.Rules{By: fairness.Tenant, HalfLife: 60, HeadWait: 0.2})
 	c.Share()
 	for i := range 100 {
-		c.Once(c.Account(fmt.Sprint(i), "", 0), fairness.Work{Prefill: 1}, 0)
+		c.Once(c.Account(fmt.Sprint(i), "", 0), catalog.Rank{}, fairness.Work{Prefill: 1}, 0)
 	}
 	told := map[string]int{}
 	for range 20 {
