@@ -25,8 +25,8 @@ policy_classes:
 
 // TestFairOverNATS proves on a real server that a program which sends to two replicas gets one share beside a program that sends
 // to one of them, since replicas tell each other what they have served. By what each of them serves alone, the first one
-// would get two turns of three. The engine computes one prompt at a time. Which replica hears of its end, and so places the
-// next request, is chance: two times of three it is the one of both programs.
+// would get two turns of three. The engine computes one prompt at a time, in the time that its reports take. Which replica hears of
+// its end, and so places the next request, is chance: two times of three it is the one of both programs.
 func TestFairOverNATS(t *testing.T) {
 	server := natstest.Start(t)
 	policy := filepath.Join(t.TempDir(), "policy.yaml")
@@ -48,10 +48,10 @@ func TestFairOverNATS(t *testing.T) {
 		e2e.Eventually(t, r.name+" is ready", r.ready)
 		e2e.Eventually(t, r.name+" hears the other", func() error { return r.hears(1) })
 	}
-	play := fairPlay{t: t, replicas: f.replicas, turns: make(map[string]int), rnd: rand.New(rand.NewPCG(1, 2))}
+	play := fairPlay{t: t, replicas: f.replicas, rnd: rand.New(rand.NewPCG(1, 2))}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	play.most, play.stop = of(1200, 400), stop
+	play.least, play.stop = of(1200, 400), stop
 	var sessions sync.WaitGroup
 	for n := range 3 {
 		sessions.Go(func() { play.session(ctx, "A", n, f.replicas[0]) })
@@ -59,22 +59,46 @@ func TestFairOverNATS(t *testing.T) {
 		sessions.Go(func() { play.session(ctx, "B", n, f.replicas[0]) })
 	}
 	sessions.Wait()
-	t.Logf("turns %v", play.turns)
-	if share := float64(play.turns["B"]) / float64(play.turns["A"]+play.turns["B"]); share < 0.42 || share > 0.58 {
-		t.Errorf("turns %v", play.turns)
+	t.Logf("%d turns", len(play.took))
+	if !play.isFair() {
+		t.Errorf("the share of B is %.2f after %d turns", play.share(), len(play.took))
 	}
 }
 
 type fairPlay struct {
 	t        *testing.T
 	replicas []*replica
-	most     int // turns
+	least    int // turns
 	stop     func()
 
-	engine sync.Mutex // is held while a prompt is computed; guards the fields below
-	turns  map[string]int
-	done   int
-	rnd    *rand.Rand
+	mu   sync.Mutex // guards the fields below
+	took []fairTurn
+	rnd  *rand.Rand
+}
+
+// fairTurn is the time that the engine had for a program.
+type fairTurn struct {
+	program string
+	took    time.Duration
+}
+
+// mostTurns bounds the play: by then it is not fair.
+const mostTurns = 20_000
+
+// share returns B's share of the engine's time in the second half of the play.
+func (p *fairPlay) share() float64 {
+	of := make(map[string]time.Duration)
+	for _, t := range p.took[len(p.took)/2:] {
+		of[t.program] += t.took
+	}
+	return float64(of["B"]) / float64(of["A"]+of["B"])
+}
+
+// isFair reports whether there were enough turns, and the shares of the second half are equal. What replicas have served is told once a
+// second, so that shares swing as long as the play has only lasted seconds.
+func (p *fairPlay) isFair() bool {
+	share := p.share()
+	return len(p.took) >= p.least && share > 0.45 && share < 0.55
 }
 
 // session sends one request after the other.
@@ -91,24 +115,31 @@ func (p *fairPlay) session(ctx context.Context, program string, n int, to *repli
 			p.t.Error(err)
 			return
 		}
-		hears := p.compute(program)
-		for _, end := range []struct{ method, path string }{
+		placed, hears := time.Now(), p.hears()
+		for i, end := range []struct{ method, path string }{
 			{http.MethodPost, "/reservations/" + id + "/prefill_complete"}, {http.MethodDelete, "/reservations/" + id},
 		} {
 			// It may not have heard of the reservation yet.
 			e2e.Eventually(p.t, "the end is known", func() error { return hears.Do(context.WithoutCancel(ctx), end.method, end.path, nil, nil) })
+			if i == 0 {
+				p.computed(fairTurn{program, time.Since(placed)})
+			}
 		}
 	}
 }
 
-// compute computes a prompt, and returns the replica that hears of its end.
-func (p *fairPlay) compute(program string) *replica {
-	p.engine.Lock()
-	defer p.engine.Unlock()
-	time.Sleep(20 * time.Millisecond)
-	p.turns[program]++
-	if p.done++; p.done == p.most {
+// hears returns the replica that hears of the next end.
+func (p *fairPlay) hears() *replica {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.replicas[p.rnd.IntN(3)/2]
+}
+
+// computed notes a turn, and ends the play once it is fair.
+func (p *fairPlay) computed(t fairTurn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.took = append(p.took, t); len(p.took) == mostTurns || len(p.took)%100 == 0 && p.isFair() {
 		p.stop()
 	}
-	return p.replicas[p.rnd.IntN(3)/2]
 }
