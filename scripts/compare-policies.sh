@@ -3,7 +3,7 @@
 # docs/figures/policies-compared.md. Arguments: -rules A,B and -workloads A,B choose some, -seed 11 is the first of three seeds,
 # -requests 5000 the length of a play, -mooncake FILE and -agentic FILE add traces. -results FILE keeps the figures of each play,
 # and what the file has is not played again. --targets, first, plays requests with targets instead, and prints the table of
-# docs/figures/targets-compared.md; -seeds 1 is then the number of seeds. --pairs, first, plays engines that prefill and decode
+# docs/figures/targets-compared.md; -seeds 1 is then the number of seeds, and -results is as above. --pairs, first, plays engines that prefill and decode
 # apart, and prints the tables of docs/figures/pairs-compared.md; -prefillers 4 of the eight engines prefill.
 # --fairness, first, plays tenants that share engines, and prints the table of docs/figures/fairness-compared.md.
 set -euo pipefail

@@ -24,6 +24,7 @@ type cell struct {
 	Fleet    string  `json:"fleet"`
 	Rule     string  `json:"rule,omitempty"`
 	Load     float64 `json:"load,omitempty"`
+	Target   float64 `json:"target,omitempty"` // times the median time to first token without targets; 0: requests have none
 }
 
 // figures are what is kept of a play. Times are in seconds.
@@ -36,6 +37,12 @@ type figures struct {
 	Session float64 `json:"session,omitempty"`
 	HitRate float64 `json:"hit_rate,omitempty"`
 	Work    float64 `json:"work,omitempty"`
+	// Of plays with targets: the target, the first tokens within it in a second, and how many requests were refused, and of
+	// these could have been served.
+	Within   float64 `json:"within,omitempty"`
+	Good     float64 `json:"good,omitempty"`
+	Refused  int     `json:"refused,omitempty"`
+	Servable int     `json:"servable,omitempty"`
 }
 
 func figuresOf(o *Outcome) figures {
