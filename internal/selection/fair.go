@@ -29,6 +29,7 @@ func FairName(value string) string {
 type charge struct {
 	*fairness.Charge
 	scopes *scopes.Registry // has the time
+	before fairness.Load    // what the rank had to do when it was chosen
 }
 
 func (c *charge) prefillEnded() {
@@ -55,19 +56,23 @@ func (a *attempt) charge(r *idempotencyRecord, v *reservations.View) {
 	if a.payer.Class == nil {
 		return
 	}
+	load := v.Load(a.choice.chosen.Slot)
+	a.chargeAfter(r, fairness.Load{Tokens: load.PrefillTokens, Requests: load.Requests})
+}
+
+// chargeAfter charges the choice for a rank that had to do what before has when it was chosen.
+func (a *attempt) chargeAfter(r *idempotencyRecord, before fairness.Load) {
 	r.uncharge()
-	now := a.api.scopes.Seconds()
 	begin := a.payer.Class.Begin
 	if !a.Ahead.IsZero() {
 		begin = a.payer.Class.Reserve
 	}
-	chosen, work := a.choice.chosen, a.choice.predictedWork(a.result.EffectivePrefillTokens)
+	work := a.choice.predictedWork(a.result.EffectivePrefillTokens)
 	if a.result.TrackPrefill {
 		work.Tokens = a.result.EffectivePrefillTokens
 	}
-	load := v.Load(chosen.Slot)
-	work.Before = fairness.Load{Tokens: load.PrefillTokens, Requests: load.Requests}
-	r.charge = &charge{begin(a.payer.Account, chosen.Rank, work, now), a.api.scopes}
+	work.Before = before
+	r.charge = &charge{begin(a.payer.Account, a.choice.chosen.Rank, work, a.api.scopes.Seconds()), a.api.scopes, before}
 }
 
 // uncharge takes the charge of a reservation back that was not booked. r may be nil.

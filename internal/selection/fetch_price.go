@@ -281,8 +281,8 @@ func (a *attempt) computeInstead(c *choice) {
 	c.uncached += c.fetch.Tokens
 	f := a.fetching
 	a.api.ledger.SetUncached(f.id, f.record, c.uncached, func() {
-		if a.pair == nil {
-			a.charge(f.record)
+		if paid := f.record.charge; paid != nil { // nil for a pair
+			a.chargeAfter(f.record, paid.before)
 		}
 	})
 }
