@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -295,56 +294,17 @@ func TestNamedBlocksAreThere(t *testing.T) {
 	}
 }
 
-// BenchmarkHint is a whole booking of a prompt of 4,096 blocks that another rank of eight has. It reports the 99th percentile.
-func BenchmarkHint(b *testing.B) {
-	for _, mode := range []selector.FetchMode{selector.FetchOff, selector.FetchContract, selector.FetchPriced} {
-		b.Run(mode.String(), func(b *testing.B) {
-			w := servicetest.Start(b, servicetest.Policy(b, "predicted-ttft", ""), fetchMode(mode))
-			for id := range uint64(8) {
-				w.Put(servicetest.Record(id, 1, hinted("decode")))
-			}
-			tokens := servicetest.Prompt(1, selection.MaxFetchHashes*servicetest.BlockSize)
-			e := w.Engine(0, 0)
-			e.NameSalt = 1 // names are the engine's own
-			e.Publish(0, e.Stored(tokens, servicetest.BlockSize, nil))
-			w.Settle()
-			book := func(prompt []uint32, pinned uint64, id string) *selection.Fetch {
-				req := servicetest.Ask(prompt)
-				req.Hint, req.ReservationID, req.Pinned = selection.HintInAnswer, &id, &catalog.Rank{Worker: pinned}
-				got, err := w.Select(context.Background(), req, true)
-				if err != nil {
-					b.Fatal(err)
-				}
-				return got.Fetch
-			}
-			end := func(id string) {
-				_ = w.PrefillComplete(id)
-				_ = w.Free(id)
-			}
-			if mode == selector.FetchPriced { // so that fetching is known to be sooner
-				for i := range 20 {
-					id := fmt.Sprint("learn", i)
-					book(servicetest.Prompt(uint32(2+i)<<16, 512), 1, id)
-					time.Sleep(20 * time.Millisecond)
-					_ = w.PrefillComplete(id)
-					time.Sleep(20 * time.Millisecond)
-					_ = w.Free(id)
-				}
-			}
-			var took []time.Duration
-			hints := 0
-			for b.Loop() {
-				began := time.Now()
-				f := book(tokens, 1, "x")
-				took = append(took, time.Since(began))
-				if f != nil {
-					hints++
-				}
-				end("x")
-			}
-			slices.Sort(took)
-			b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
-			b.ReportMetric(float64(hints)/float64(len(took)), "hints/op")
-		})
+// learnToCompute has the service learn that computing takes long, so that fetching is sooner.
+func learnToCompute(b *testing.B, w *servicetest.World) {
+	for i := range 20 {
+		id, req := fmt.Sprint("learn", i), servicetest.Ask(servicetest.Prompt(uint32(2000+i)<<16, 512))
+		req.ReservationID, req.Pinned = &id, &catalog.Rank{Worker: 1}
+		if _, err := w.Select(context.Background(), req, true); err != nil {
+			b.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond)
+		_ = w.PrefillComplete(id)
+		time.Sleep(20 * time.Millisecond)
+		_ = w.Free(id)
 	}
 }
