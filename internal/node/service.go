@@ -319,6 +319,11 @@ func (s observedScope) Generated(slot uint32, r catalog.Rank, blocks uint64, too
 	}
 }
 
+// Freed implements reservations.PrefillObserver.
+func (s observedScope) Freed(at time.Duration, slot uint32, r catalog.Rank, booked, completed time.Duration, of reservations.Answer) {
+	s.Learner.Freed(at, slot, r, booked, completed, of.Tokens, of.Pieces)
+}
+
 // eventStreams are the KV event streams of the workers and of the Conductor's publishers, which share their
 // counters.
 type eventStreams struct{ workers, publishers *kvevents.Subscribers }

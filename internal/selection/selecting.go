@@ -323,8 +323,18 @@ func (a *API) Free(id string) error {
 	return a.ofPair(id, a.free(id), func(side string, _ bool) error { return a.free(side) })
 }
 
-func (a *API) free(id string) error {
-	err := a.ledger.Free(id)
+// Answer is what the caller of FreeAfter knows of an answer.
+type Answer = reservations.Answer
+
+// FreeAfter is Free, of one reservation, for a caller that knows something of the answer.
+func (a *API) FreeAfter(id string, of Answer) error {
+	return reservationError(id, a.freeAfter(id, of))
+}
+
+func (a *API) free(id string) error { return a.freeAfter(id, reservations.Answer{}) }
+
+func (a *API) freeAfter(id string, of reservations.Answer) error {
+	err := a.ledger.FreeAfter(id, of)
 	if err == nil {
 		a.decisions.freed(id)
 		a.scopes.LoadChanged()

@@ -229,7 +229,8 @@ func TestWithoutTrackedPrefill(t *testing.T) {
 }
 
 // TestPrefillInferred: a caller that is told of no prefill gets the predicted time once that
-// is mature; what it then infers is nothing to learn from, and counts as reported too late.
+// is mature; what it then infers is nothing to learn from, and says nothing of when callers report: answers that are not streamed,
+// and those of embeddings, would otherwise turn predictions off.
 func TestPrefillInferred(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := predicting(t, 1)
@@ -265,8 +266,13 @@ func TestPrefillInferred(t *testing.T) {
 		for i := range 200 {
 			infer(i + 2)
 		}
-		if d := infer(999); d != 0 {
-			t.Errorf("%v is predicted although nothing is reported", d)
+		if d, want := infer(999), theta.Prefill(1000, 1000); math.Abs(d.Seconds()-want) > 0.1*want {
+			t.Errorf("%v is predicted in the end, not %g s", d, want)
+		}
+		for _, r := range learned(w, t).Rails {
+			if late := r.Rail == ttft.LateScope || r.Rail == ttft.LateRank; r.Engaged && late {
+				t.Errorf("%v is engaged", r.Rail)
+			}
 		}
 		if got := learned(w, t); got.Samples != samples {
 			t.Errorf("%d samples became %d", samples, got.Samples)

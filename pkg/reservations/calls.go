@@ -26,11 +26,10 @@ import (
 func (l *Ledger) PrefillComplete(id string) error { return l.withEntry(id, nil, l.prefillReported) }
 
 // PrefillInferred is PrefillComplete for a caller that infers the end of the prefill
-// without a report of it. A PrefillObserver gets Unreported, as for output before a
-// prefill_complete.
+// without a report of it. A PrefillObserver gets Untold.
 func (l *Ledger) PrefillInferred(id string) error {
 	return l.withEntry(id, nil, func(r *entry) {
-		r.scope.observeOutput(r)
+		r.scope.observeInferred(r)
 		l.prefillComplete(r, false)
 	})
 }
@@ -89,8 +88,11 @@ func (l *Ledger) Renew(id string) error {
 }
 
 // Free ends the reservation. ErrNotFound if no live reservation has the id.
-func (l *Ledger) Free(id string) error {
-	err := l.withEntry(id, nil, l.free)
+func (l *Ledger) Free(id string) error { return l.FreeAfter(id, Answer{}) }
+
+// FreeAfter is Free for a caller that knows something of the answer.
+func (l *Ledger) FreeAfter(id string, of Answer) error {
+	err := l.withEntry(id, nil, func(r *entry) { l.freeAfter(r, of) })
 	if err != nil {
 		l.notFreed(history.ExpiredID{ID: id})
 	}
@@ -122,8 +124,10 @@ func (l *Ledger) prefillComplete(r *entry, reported bool) {
 	r.scope.renew(r)
 }
 
-func (l *Ledger) free(r *entry) {
-	r.scope.observeFree(r)
+func (l *Ledger) free(r *entry) { l.freeAfter(r, Answer{}) }
+
+func (l *Ledger) freeAfter(r *entry, of Answer) {
+	r.scope.observeFree(r, of)
 	r.scope.observeGenerated(r)
 	if r.callerState != nil {
 		r.callerState.ReservationFreed()

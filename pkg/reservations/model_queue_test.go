@@ -40,8 +40,12 @@ func (p *prefillsTold) Unreported(at time.Duration, slot uint32, r catalog.Rank)
 	p.note("unreported", at, slot, r)
 }
 
-func (p *prefillsTold) Freed(at time.Duration, slot uint32, r catalog.Rank, booked, completed time.Duration) {
-	p.note("freed", at, slot, r, booked, completed)
+func (p *prefillsTold) Untold(at time.Duration, slot uint32, r catalog.Rank) {
+	p.note("untold", at, slot, r)
+}
+
+func (p *prefillsTold) Freed(at time.Duration, slot uint32, r catalog.Rank, booked, completed time.Duration, of Answer) {
+	p.note("freed", at, slot, r, booked, completed, of)
 }
 
 func (p *prefillsTold) Generated(slot uint32, r catalog.Rank, blocks uint64, took time.Duration) {
@@ -97,7 +101,7 @@ func (m *model) unreportedPrefill(b *modelEntry) {
 func (m *model) freedPrefill(b *modelEntry) {
 	m.unreportedPrefill(b)
 	if b.queued.completedTold {
-		m.prefills.told.Freed(m.now, b.slot, b.rank, b.queued.booked, b.queued.completed)
+		m.prefills.told.Freed(m.now, b.slot, b.rank, b.queued.booked, b.queued.completed, Answer{})
 	}
 	// The ledger notes tenths of a millisecond, the first of which is not told from the beginning.
 	const unit = time.Millisecond / 10

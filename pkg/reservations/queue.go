@@ -26,11 +26,24 @@ type PrefillObserver interface {
 	// Unreported: the first report about a reservation of this process was an output
 	// block or its free.
 	Unreported(at time.Duration, slot uint32, r catalog.Rank)
-	// Freed: a caller freed a reservation for which Completed was called.
-	Freed(at time.Duration, slot uint32, r catalog.Rank, booked, completed time.Duration)
+	// Untold: the end of the prefill of a reservation of this process was inferred, or there was no answer, before any
+	// report about it.
+	Untold(at time.Duration, slot uint32, r catalog.Rank)
+	// Freed: a caller freed a reservation for which Completed was called, after an answer.
+	Freed(at time.Duration, slot uint32, r catalog.Rank, booked, completed time.Duration, of Answer)
 	// Generated: a caller freed a reservation of this process, tracked or not, of whose output it had reported
 	// so many blocks after the first one; the last of them came took after the first.
 	Generated(slot uint32, r catalog.Rank, blocks uint64, took time.Duration)
+}
+
+// Answer is what the caller of FreeAfter knows of the answer to its request.
+type Answer struct {
+	// Tokens is how many tokens the engine has generated; 0: unknown.
+	Tokens uint64
+	// Pieces: Tokens is the number of pieces of the answer, each of which has at least one token.
+	Pieces bool
+	// None: the request got no answer. It was given up, or its engine failed.
+	None bool
 }
 
 // SetPrefills makes the ledger keep a queue (see View.Queue) for each rank of the scopes
@@ -109,7 +122,7 @@ type queued struct {
 	firstOutput, lastOutput uint32
 	waiting                 bool // it is in the list
 	reported                bool // Completed was called for it
-	unreported              bool // Unreported was called for it, it is older than the queue, or unobserved
+	unreported              bool // Unreported or Untold was called for it, it is older than the queue, or unobserved
 	unknown                 bool // see entry.workUnknown
 }
 
@@ -328,17 +341,39 @@ func (s *scope) observeGenerated(r *entry) {
 	}
 }
 
+// observeInferred is called before the end of a prefill that a caller has inferred takes effect.
+func (s *scope) observeInferred(r *entry) {
+	if q := s.queueOf(r); q != nil && !r.prefillDone {
+		s.observeUntold(r, &q.all[r.inRank])
+	}
+}
+
+// mostBrief is the expected output, in tokens, up to which it says how long the answer was: with that the request ends.
+const mostBrief = 2
+
 // observeFree is called before a caller's free takes effect.
-func (s *scope) observeFree(r *entry) {
+func (s *scope) observeFree(r *entry, of Answer) {
 	q := s.queueOf(r)
 	if q == nil {
 		return
 	}
+	if of.Tokens == 0 && r.output != nil && *r.output <= mostBrief {
+		of.Tokens = max(1, uint64(*r.output))
+	}
 	switch x := &q.all[r.inRank]; {
+	case !r.prefillDone && of.None:
+		s.observeUntold(r, x)
 	case !r.prefillDone:
 		s.observeUnreported(r, x)
 	case x.reported && !r.prefills(): // it ends with its prefill, which says nothing of the report
-		s.prefills.Freed(s.ledger.at(), r.slot, r.rank, x.booked, x.completed)
+		s.prefills.Freed(s.ledger.at(), r.slot, r.rank, x.booked, x.completed, of)
+	}
+}
+
+func (s *scope) observeUntold(r *entry, x *queued) {
+	if !x.unreported {
+		x.unreported = true
+		s.prefills.Untold(s.ledger.at(), r.slot, r.rank)
 	}
 }
 

@@ -73,12 +73,14 @@ func (bo *bookings) list() []*booking {
 
 // open returns an empty booking.
 func (bo *bookings) open(sc catalog.Scope, of *counts.Front) *booking {
-	return &booking{all: bo, scope: sc, metrics: of}
+	return &booking{all: bo, scope: sc, metrics: of, whole: selection.Answer{None: true}}
 }
 
 // openLight returns an empty booking of a request of whose work nothing is known.
 func (bo *bookings) openLight(sc catalog.Scope, of *counts.Front) *booking {
-	return &booking{all: bo, scope: sc, metrics: of, light: true}
+	b := bo.open(sc, of)
+	b.light = true
+	return b
 }
 
 // booking has the reservations of one request: one on the rank that answers it and, if another
@@ -100,9 +102,10 @@ type booking struct {
 	answer, prefill leg
 	prefillDone     bool
 	// early is the sign that the prefill had ended before the reservation's id was known; nil: none.
-	early    *counts.PrefillSign
-	freed    bool
-	answered bool // the engine has given its whole answer
+	early *counts.PrefillSign
+	freed bool
+	// whole is the answer once the engine has given it as a whole.
+	whole    selection.Answer
 	rebooked bool // a reservation is younger than the request
 	expected *uint32
 	// output is how many tokens the engine has generated, outputBlocks how many blocks of them
@@ -223,10 +226,10 @@ func (b *booking) firstToken() {
 }
 
 // answeredWhole notes that the engine has given its whole answer.
-func (b *booking) answeredWhole() {
+func (b *booking) answeredWhole(of selection.Answer) {
 	if b != nil {
 		b.mu.Lock()
-		b.answered = true
+		b.whole = of
 		b.mu.Unlock()
 	}
 }
@@ -396,7 +399,7 @@ func (b *booking) renew() {
 // freePrefillLocked ends the reservation of the rank that prefills, if there is one.
 func (b *booking) freePrefillLocked() {
 	if b.prefill.id != "" {
-		_ = b.all.api.Free(b.prefill.id)
+		_ = b.all.api.FreeAfter(b.prefill.id, b.whole) // if that is no answer yet, the end of the prefill has been reported
 		b.prefill = leg{}
 	}
 }
@@ -410,10 +413,10 @@ func (b *booking) free() {
 	b.endWatchLocked()
 	b.freePrefillLocked()
 	if b.answer.id != "" && !b.freed {
-		if !b.answered {
+		if b.whole.None {
 			b.all.api.Abandon(b.answer.id)
 		}
-		_ = b.all.api.Free(b.answer.id)
+		_ = b.all.api.FreeAfter(b.answer.id, b.whole)
 	}
 	b.freed = true
 	b.awaitedLocked(false)

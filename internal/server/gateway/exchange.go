@@ -6,6 +6,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/internal/server/access"
 	"github.com/select-service/select-service/internal/server/gateway/counts"
@@ -31,6 +32,7 @@ type Exchange struct {
 	response *openai.Response // nil: the response is not parsed
 	keeper   keeper
 	scope    catalog.Scope // in which it has been placed
+	limit    uint32        // of its answer, in tokens; 0: none
 	prefills *rankOf       // the rank that prefills for the one that answers; nil: none
 	tenant   string        // whose session it is
 	used     openai.Usage  // from End on
@@ -218,6 +220,7 @@ func (e *Exchange) pick(ctx context.Context, fallbacks int) (*Placement, *Proble
 		return nil, bad
 	}
 	e.booking, e.scope, e.tenant, e.prefills = p.booking, p.scope, p.tenant, p.prefills
+	e.limit = p.limit
 	if e.Head.stored.Of {
 		e.keeper = keeper{scope: p.scope, rank: p.chosen, at: p.destinations[0].text, known: true, tenant: e.Head.tenant()}
 	}
@@ -382,13 +385,26 @@ func (e *Exchange) End() {
 			e.metrics.CachedTokens(u.Cached, predicted)
 		}
 		if e.response.Started() {
-			e.booking.answeredWhole()
+			e.booking.answeredWhole(answerOf(&e.used, u.Completion > 0, e.limit))
 		}
 		e.response = nil
 	}
 	e.release()
 	e.booking = nil
 	e.endSession()
+}
+
+// mostBrief is the limit of tokens up to which an answer has about as many.
+const mostBrief = 2
+
+// answerOf returns what is known of the length of an answer. counted: the engine has told how many tokens there are, which else is
+// how many pieces of text have come. limit is the most that the request allows; 0: none.
+func answerOf(used *openai.Usage, counted bool, limit uint32) selection.Answer {
+	of := selection.Answer{Tokens: max(1, used.Completion), Pieces: !counted}
+	if of.Pieces && limit > 0 && limit <= mostBrief {
+		of.Pieces = false
+	}
+	return of
 }
 
 // endSession ends the session whose last request this is. It may be called twice.

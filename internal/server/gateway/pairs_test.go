@@ -1,12 +1,15 @@
 package gateway_test
 
 import (
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector/ttft"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
@@ -35,6 +38,74 @@ func TestPairsAreReportedInTime(t *testing.T) {
 			if rail.Engagements > 0 {
 				t.Errorf("the guard rail %v has engaged", rail.Rail)
 			}
+		}
+	}
+}
+
+// TestBriefAnswersTeach: streamed answers whose end comes with their first token, and requests without an answer, do not turn
+// predictions off, neither of pairs nor of single workers. What the request or the engine says of their length is believed.
+func TestBriefAnswersTeach(t *testing.T) {
+	two := []string{event("a"), event("b") + "data: [DONE]\n\n"}
+	counted := []string{event("a"), event("b") + `data: {"choices":[],"usage":{"prompt_tokens":16,"completion_tokens":2}}` + "\n\ndata: [DONE]\n\n"}
+	for name, tt := range map[string]struct {
+		more    string
+		answer  []string
+		status  int
+		teaches bool
+	}{
+		"two tokens, by the engine's count": {`,"stream":true`, counted, 200, true},
+		"two tokens, by the limit":          {`,"stream":true,"max_tokens":2`, two, 200, true},
+		"one token, at once":                {`,"stream":true,"max_tokens":1`, []string{event("a") + "data: [DONE]\n\n"}, 200, true},
+		"two pieces":                        {`,"stream":true`, two, 200, false},
+		"not streamed":                      {``, []string{`{"usage":{"prompt_tokens":16,"completion_tokens":2}}`}, 200, false},
+		"refused":                           {`,"stream":true`, []string{`{}`}, 503, false},
+		"no text":                           {`,"stream":true`, []string{"data: [DONE]\n\n"}, 200, false},
+	} {
+		for _, apart := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, apart), func(t *testing.T) {
+				w := start(t, func(c *node.Config, _ *settings) {
+					servicetest.Policies(t, "aggregated: p\ninstances: [{name: p, type: predicted-ttft}]")(c)
+				})
+				if apart {
+					w.put(1, 1, role("prefill"))
+				}
+				w.put(2, 1, role("decode"))
+				for i := range uint32(25) {
+					e, p := w.post(chatPath, chat(servicetest.Prompt(1+100*i, 16), tt.more))
+					if (p.headers[prefiller] != "") != apart {
+						t.Fatalf("answered %+v", p)
+					}
+					kind := sse
+					if strings.HasPrefix(tt.answer[0], "{") {
+						kind = "application/json"
+					}
+					e.response(tt.status, kind, false)
+					for n, piece := range tt.answer {
+						e.chunk(piece, n == len(tt.answer)-1)
+					}
+					e.close()
+				}
+				await(t, func() string {
+					if i := strings.Trim(w.loads(), "0123456789/: ;"); i != "" || strings.Contains(w.loads(), " 1") {
+						return w.loads()
+					}
+					return ""
+				})
+				for _, p := range w.Policies(catalog.ScopeFilter{}) {
+					for _, rail := range p.Learned.Rails {
+						if rail.Engagements > 0 && rail.Rail != ttft.NothingToLearn {
+							t.Errorf("the guard rail %v has engaged", rail.Rail)
+						}
+					}
+				}
+				await(t, func() string {
+					w.Learning.Sweep()
+					if got := w.Policies(catalog.ScopeFilter{})[0].Learned.Samples; tt.teaches && got == 0 {
+						return "nothing is learned"
+					}
+					return ""
+				})
+			})
 		}
 	}
 }

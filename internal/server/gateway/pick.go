@@ -111,7 +111,7 @@ func (p *picker) pick(ctx context.Context, h *Head, text []byte, caller *access.
 	case r.reserves != "":
 		return nil, r.answerReserved(place)
 	}
-	place.body = r.body.Body(r.engineSalt, place.hints)
+	place.body, place.limit = r.body.Body(r.engineSalt, place.hints), r.body.MaxTokens
 	return place, nil
 }
 

@@ -20,6 +20,7 @@ type Placement struct {
 	source       string     // host:port of the engine from which the sidecar of the one that prefills fetches; "": none
 	hints        []byte     // kv_hints for the body; nil: none
 	body         [][]byte   // body for the engine, in pieces
+	limit        uint32     // of the answer, in tokens; 0: none
 	booking      *booking   // nil: nothing is booked
 	outcome      counts.GatewayOutcome
 	trace        tracing.Context // for the engine

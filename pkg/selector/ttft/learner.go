@@ -336,22 +336,44 @@ func (l *Learner) Unreported(at time.Duration, slot uint32, r catalog.Rank) {
 	l.judge(s, true)
 }
 
-// Freed records the free of a reservation for which Completed was called. If both came
-// at the same moment, the prefill_complete was late and its sample is dropped.
-func (l *Learner) Freed(at time.Duration, slot uint32, r catalog.Rank, booked, completed time.Duration) {
+// Untold records that nobody has seen when the first token of a reservation's request came, or that none came. It says
+// nothing of when callers report prefills.
+func (l *Learner) Untold(at time.Duration, slot uint32, r catalog.Rank) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.settle(l.state(slot, r), at)
+	l.learnedNothing()
+}
+
+// Freed records the free of a reservation for which Completed was called. If both came at the same moment, although the
+// answer has more tokens than an engine generates in it, the prefill_complete was late and its sample is dropped. tokens is how
+// many there are; 0: unknown, then there are enough. pieces: it is the number of pieces that they came in. A few of those may
+// have many tokens, or not, so that the sample is dropped and says nothing of when callers report.
+func (l *Learner) Freed(at time.Duration, slot uint32, r catalog.Rank, booked, completed time.Duration, tokens uint64, pieces bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.state(slot, r)
-	if sameEnd(booked, completed, at) {
+	brief := tokens > 0 && at-completed >= leastSteps(tokens)
+	if sameEnd(booked, completed, at) && (!brief || pieces) {
 		for i, x := range s.pending {
 			if x.booked == booked && x.completed == completed {
 				s.pending = append(s.pending[:i], s.pending[i+1:]...)
-				l.judge(s, true)
+				if brief {
+					l.learnedNothing()
+				} else {
+					l.judge(s, true)
+				}
 				break
 			}
 		}
 	}
 	l.settle(s, at)
+}
+
+// leastSteps returns in which time an engine can have generated the tokens after the second one. The one before may come at
+// once with the first, or be on its way together with it.
+func leastSteps(tokens uint64) time.Duration {
+	return time.Duration(min(tokens-min(tokens, 2), uint64(sameMoment/leastPerToken))) * leastPerToken
 }
 
 // sameEnd reports whether a prefill_complete was sent only when the request ended.
@@ -446,13 +468,26 @@ func (l *Learner) updateMedian() {
 func (l *Learner) judge(s *rankState, late bool) {
 	s.recent.add(late)
 	l.recent.add(late)
-	if late {
-		l.silent = min(l.silent+1, silentReservations)
-	} else {
+	if !late {
 		l.silent = 0
 	}
 	l.setRank(LateRank, s, s.recent.lateRank(s.late.Load()))
 	l.set(LateScope, l.recent.lateScope(l.rails[LateScope].Engaged))
+	if late {
+		l.learnedNothing()
+	} else {
+		l.endSilence()
+	}
+}
+
+// learnedNothing records a reservation that brought nothing to learn. It needs l.mu.
+func (l *Learner) learnedNothing() {
+	l.silent = min(l.silent+1, silentReservations)
+	l.endSilence()
+}
+
+// endSilence engages NothingToLearn, or ends it. It needs l.mu.
+func (l *Learner) endSilence() {
 	if l.silent == silentReservations || l.silent == 0 && l.recent.sum*4 <= l.recent.n*3 {
 		l.set(NothingToLearn, l.silent > 0)
 	}

@@ -48,7 +48,7 @@ func (e *engines) complete(l *Learner, slot int, tokens, prompt uint64, took flo
 	completed := e.at
 	l.Completed(completed, uint32(slot), rankOf(slot), tokens, prompt, booked, booked, predicted)
 	e.at += time.Second
-	l.Freed(e.at, uint32(slot), rankOf(slot), booked, completed)
+	l.Freed(e.at, uint32(slot), rankOf(slot), booked, completed, 0, false)
 }
 
 func newEngines(seed uint64, theta Parameters, noise float64, speeds ...float64) *engines {
@@ -204,7 +204,7 @@ func TestAdversarialSamplesDoNotExplode(t *testing.T) {
 			at := time.Duration(rnd.Int64N(int64(100 * time.Hour)))
 			l.Booked(at, uint32(slot), rankOf(slot), tokens, prompt)
 			l.Completed(at+took, uint32(slot), rankOf(slot), tokens, prompt, at, at, 0)
-			l.Freed(at+took+time.Duration(rnd.Int64N(int64(time.Minute))), uint32(slot), rankOf(slot), at, at+took)
+			l.Freed(at+took+time.Duration(rnd.Int64N(int64(time.Minute))), uint32(slot), rankOf(slot), at, at+took, 0, false)
 			m := l.Model()
 			for _, v := range []float64{m.Base, m.PerToken, m.PerContext, m.traffic.sums.Arrivals, m.traffic.sums.Work} {
 				if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {

@@ -61,6 +61,8 @@ const (
 	// was made.
 	sameMoment = 50 * time.Millisecond
 	sameShare  = 0.1
+	// leastPerToken is the least time in which an engine generates a token: within sameMoment it generates 50 at most.
+	leastPerToken = time.Millisecond
 )
 
 // window records for the latest reservations whether they were reported late.

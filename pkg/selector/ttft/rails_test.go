@@ -32,7 +32,7 @@ func (c *caller) inTime() {
 	done := booked + 100*time.Millisecond
 	c.l.Completed(done, slot, r, 1000, 2000, booked, booked, 0)
 	c.at = done + 2*time.Second
-	c.l.Freed(c.at, slot, r, booked, done)
+	c.l.Freed(c.at, slot, r, booked, done, 0, false)
 }
 
 // withEnd reports prefill_complete together with the end.
@@ -47,7 +47,7 @@ func (c *caller) before(end time.Duration) {
 	done := booked + 3*time.Second
 	c.l.Completed(done, slot, r, 1000, 2000, booked, booked, 0)
 	c.at = done + end
-	c.l.Freed(c.at, slot, r, booked, done)
+	c.l.Freed(c.at, slot, r, booked, done, 0, false)
 }
 
 // silent reports nothing but output and the end.
@@ -171,13 +171,72 @@ func TestShortAnswers(t *testing.T) {
 		done := booked + 100*time.Millisecond
 		c.l.Completed(done, slot, r, 1000, 2000, booked, booked, 0)
 		c.at = done + 15*time.Millisecond
-		c.l.Freed(c.at, slot, r, booked, done)
+		c.l.Freed(c.at, slot, r, booked, done, 0, false)
 	})
 	c.l.Settle(c.at + time.Second)
 	c.expect(t, "short answers")
 	if c.l.Samples() != 300 {
 		t.Errorf("%d samples", c.l.Samples())
 	}
+}
+
+// TestBriefAnswers: an answer ends soon after its first token, or with it, if it has few tokens. Where it is known how many,
+// that is not taken for a late report, and the first token teaches. Where only the pieces are known that it came in, it
+// teaches nothing. What has more tokens than an engine generates in that time came all at once.
+func TestBriefAnswers(t *testing.T) {
+	for name, tt := range map[string]struct {
+		tokens  uint64
+		pieces  bool
+		end     time.Duration
+		samples uint64
+		late    bool
+	}{
+		"one token":                     {1, false, 0, 100, false},
+		"two tokens":                    {2, false, 20 * time.Millisecond, 100, false},
+		"two tokens at once":            {2, false, 0, 100, false},
+		"three tokens":                  {3, false, 40 * time.Millisecond, 100, false},
+		"twenty tokens, 2 ms each":      {20, false, 38 * time.Millisecond, 100, false},
+		"twenty tokens at once":         {20, false, 5 * time.Millisecond, 0, true},
+		"a call of a tool in one piece": {1, true, 0, 0, false},
+		"two pieces":                    {2, true, 10 * time.Millisecond, 0, false},
+		"two hundred pieces at once":    {200, true, 40 * time.Millisecond, 0, true},
+		"of unknown length":             {0, false, 20 * time.Millisecond, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &caller{l: NewLearner(), ranks: 2}
+			repeat(100, func() {
+				slot, r, booked := c.turn()
+				done := booked + time.Second
+				c.l.Completed(done, slot, r, 1000, 2000, booked, booked, 0)
+				c.at = done + tt.end
+				c.l.Freed(c.at, slot, r, booked, done, tt.tokens, tt.pieces)
+			})
+			c.l.Settle(c.at + time.Second)
+			if got := c.l.Samples(); got != tt.samples {
+				t.Errorf("%d samples, want %d", got, tt.samples)
+			}
+			var want []string
+			if tt.samples == 0 {
+				want = append(want, "nothing_to_learn 0")
+			}
+			if tt.late {
+				want = append(want, "late_rank 2", "late_scope 0")
+			}
+			c.expect(t, name, want...)
+		})
+	}
+}
+
+// TestUntold: what nobody has seen is no late report.
+func TestUntold(t *testing.T) {
+	c := &caller{l: NewLearner(), ranks: 2}
+	repeat(100, func() {
+		slot, r, _ := c.turn()
+		c.l.Untold(c.at, slot, r)
+	})
+	c.expect(t, "untold", "nothing_to_learn 0")
+	repeat(10, c.inTime)
+	c.expect(t, "in time again")
 }
 
 func TestUntrackedAndStalled(t *testing.T) {
