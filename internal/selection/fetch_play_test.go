@@ -23,8 +23,7 @@ var (
 	slowLink = engine.Link{Setup: 20 * time.Millisecond, PerToken: 1170 * time.Microsecond}
 )
 
-// fetchPlay is a fleet of simulated engines, which fetch what hints say. An engine sends one cache at a time, as fast as the link to
-// the other one is.
+// fetchPlay is a fleet of simulated engines, which fetch what hints say.
 type fetchPlay struct {
 	*servicetest.World
 	engines []*engine.Engine
@@ -32,7 +31,6 @@ type fetchPlay struct {
 	zones   []string
 	links   map[bool]engine.Link // between places, or within one
 	began   time.Time
-	sends   map[int]time.Duration // until when each engine sends
 	running map[string]*played
 	n       int
 }
@@ -47,7 +45,7 @@ type played struct {
 func startFetchPlay(t *testing.T, mode selector.FetchMode, zones []string, between engine.Link, blocks int) *fetchPlay {
 	p := &fetchPlay{
 		World: servicetest.Start(t, servicetest.Policy(t, "predicted-ttft", ""), fetchMode(mode)), zones: zones,
-		links: map[bool]engine.Link{false: fastLink, true: between}, began: time.Now(), sends: make(map[int]time.Duration), running: make(map[string]*played),
+		links: map[bool]engine.Link{false: fastLink, true: between}, began: time.Now(), running: make(map[string]*played),
 	}
 	for i, zone := range zones {
 		id := uint64(i)
@@ -83,15 +81,13 @@ func (p *fetchPlay) send(prompt []uint32, pinned, output int) *played {
 	}
 	if f := got.Fetch; f != nil {
 		r.source = int(f.Source.Worker)
-		tokens := min(len(f.Hashes)*simBlock, p.engines[r.source].Cached(engine.Keys{}, prompt))
-		if tokens != len(f.Hashes)*simBlock {
+		source := p.engines[r.source]
+		tokens := source.Named(f.Hashes)
+		if want := len(f.Hashes) * simBlock; tokens != want || source.Cached(engine.Keys{}, prompt) < want {
 			p.T.Errorf("the source has %d tokens of %d blocks that are named", tokens, len(f.Hashes))
 		}
-		link, now := p.links[p.zones[r.source] != p.zones[r.engine]], time.Since(p.began)
-		begins := max(now, p.sends[r.source])
-		p.sends[r.source] = begins + link.Time(tokens-p.engines[r.engine].Cached(engine.Keys{}, prompt))
-		link.Setup += begins - now
-		request.Transfer = engine.Transfer{Tokens: tokens, Link: link}
+		has := p.engines[r.engine].Cached(engine.Keys{}, prompt)
+		request.Transfer = source.Send(time.Since(p.began), tokens, has, p.links[p.zones[r.source] != p.zones[r.engine]])
 	}
 	if err := p.engines[r.engine].Submit(time.Since(p.began), request); err != nil {
 		p.T.Fatal(err)

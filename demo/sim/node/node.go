@@ -184,18 +184,32 @@ func (n *Node) Stats() simapi.Stats {
 	t := n.eng.Totals()
 	return simapi.Stats{
 		ModelSeconds: now.Seconds(), Requests: t.Requests, Waiting: n.eng.Waiting(), Running: n.eng.Running(),
-		PromptTokens: t.PromptTokens, CachedTokens: t.CachedTokens, OutputTokens: t.OutputTokens,
+		PromptTokens: t.PromptTokens, CachedTokens: t.CachedTokens, Received: t.Received, OutputTokens: t.OutputTokens,
 		CachedBlocks: n.eng.CacheLen(), PrefillBusyMS: millis(t.PrefillBusy), WorkMS: millis(t.Work),
 		TTFTMS: allMillis(t.TTFT), QueueMS: allMillis(t.Queued), TPOTMS: allMillis(t.TPOT), TotalMS: allMillis(t.Total),
 	}
 }
 
 // Cached returns how many leading tokens of a prompt the engine's cache holds now.
-func (n *Node) Cached(prompt []uint32) int {
+func (n *Node) Cached(keys engine.Keys, prompt []uint32) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.advanceLocked(n.modelNowLocked())
-	return n.eng.Cached(engine.Keys{}, prompt)
+	return n.eng.Cached(keys, prompt)
+}
+
+// Send begins to send another engine what the cache holds of its request, over a link.
+func (n *Node) Send(r *simapi.FetchRequest, l engine.Link) simapi.Transfer {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := n.modelNowLocked()
+	n.advanceLocked(now)
+	tokens := n.eng.Named(r.BlockHashes)
+	if len(r.BlockHashes) == 0 {
+		tokens = n.eng.Cached(engine.Keys{LoRA: r.LoRA, Salt: r.Salt}, r.TokenIDs)
+	}
+	t := n.eng.Send(now, tokens, r.Has, l)
+	return simapi.Transfer{Tokens: t.Tokens, SetupMS: millis(t.Link.Setup), PerTokenUS: 1e3 * millis(t.Link.PerToken)}
 }
 
 // FirstTokenBy returns how long a request would wait for its first token, in model time, if it came now and no other after it,

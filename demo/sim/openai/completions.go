@@ -34,6 +34,7 @@ type common struct {
 	} `json:"stream_options"`
 	CacheSalt string          `json:"cache_salt"`
 	Transfer  *transferParams `json:"kv_transfer_params,omitempty"`
+	Hints     *kvHints        `json:"kv_hints,omitempty"`
 }
 
 func (c *common) base() *common { return c }
@@ -122,10 +123,14 @@ func (s *Server) begin(r *http.Request, req request, f form) (*answer, error) {
 	}
 	words, output := tokenizer.Answer(prompt, req.length())
 	id := fmt.Sprintf("%s-%d", f.id, s.ids.Add(1))
-	steps, err := rank.Generate(simapi.GenerateRequest{
+	asked := simapi.GenerateRequest{
 		RequestID: id, TokenIDs: prompt, OutputTokenIDs: output, LoRA: adapter, Salt: c.CacheSalt,
 		Transfer: s.transfer(c.Transfer, len(prompt)),
-	})
+	}
+	if asked.Transfer == (simapi.Transfer{}) {
+		asked.Transfer = s.fetch(r, c.Hints, rank, &asked)
+	}
+	steps, err := rank.Generate(asked)
 	if err != nil {
 		return nil, err // the request's fault: too long, or empty
 	}

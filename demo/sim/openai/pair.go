@@ -32,6 +32,14 @@ type Pairing struct {
 	Within, Between engine.Link
 }
 
+// link returns the link to an engine of a domain.
+func (p *Pairing) link(domain string) engine.Link {
+	if domain == p.Domain {
+		return p.Within
+	}
+	return p.Between
+}
+
 // transferParams are vLLM's kv_transfer_params with its NIXL connector, as far as they are simulated, in requests and answers.
 type transferParams struct {
 	RemoteDecode  bool `json:"do_remote_decode"`  // compute the prompt for another engine
@@ -45,10 +53,7 @@ func (s *Server) transfer(p *transferParams, prompt int) simapi.Transfer {
 	if p == nil || !p.RemotePrefill {
 		return simapi.Transfer{}
 	}
-	link := s.opt.Pairing.Between
-	if p.RemoteDomain == s.opt.Pairing.Domain {
-		link = s.opt.Pairing.Within
-	}
+	link := s.opt.Pairing.link(p.RemoteDomain)
 	return simapi.Transfer{Tokens: prompt, SetupMS: 1e3 * link.Setup.Seconds(), PerTokenUS: 1e6 * link.PerToken.Seconds()}
 }
 
@@ -119,6 +124,9 @@ func (s *Server) ask(r *http.Request, url string, body map[string]any) (answer [
 	req.Header.Set("Content-Type", "application/json")
 	if rank := r.Header.Get(prefillRankHeader); rank != "" {
 		req.Header.Set(rankHeader, rank)
+	}
+	if source := r.Header.Get(sourceHeader); source != "" {
+		req.Header.Set(sourceHeader, source)
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {

@@ -55,7 +55,9 @@ func (s *Server) Handler() http.Handler {
 	for i, rank := range s.opt.Ranks {
 		prefix := fmt.Sprintf("/ranks/%d", i)
 		mux.Handle(prefix+"/", http.StripPrefix(prefix, rank.Handler()))
+		mux.HandleFunc("POST "+prefix+simapi.PathFetch, s.serveFetch(rank))
 	}
+	mux.HandleFunc("POST "+simapi.PathFetch, s.serveFetch(s.opt.Ranks...))
 	mux.Handle("/", s.opt.Ranks[0].Handler())
 	mux.HandleFunc("POST "+simapi.PathFaults, s.serveFaults)
 	mux.HandleFunc("GET /v1/models", s.serveModels)

@@ -11,6 +11,7 @@ const (
 	PathSlow     = "/slow"               // POST SlowRequest
 	PathClear    = "/reset_prefix_cache" // POST, 409 while requests run
 	PathFaults   = "/faults"             // POST Faults
+	PathFetch    = "/kv_cache"           // POST FetchRequest of another engine, answered by Transfer
 )
 
 // GenerateRequest asks for an answer. The model is simulated, so the caller also provides the
@@ -29,6 +30,16 @@ type Transfer struct {
 	Tokens     int     `json:"tokens"`
 	SetupMS    float64 `json:"setup_ms"`
 	PerTokenUS float64 `json:"per_token_us"`
+}
+
+// FetchRequest asks for the KV cache of a prompt's first tokens: of those that the named blocks have or, without any, of the tokens.
+type FetchRequest struct {
+	BlockHashes []uint64 `json:"block_hashes,omitempty"` // as this engine has announced them
+	TokenIDs    []uint32 `json:"token_ids,omitempty"`
+	LoRA        string   `json:"lora_name,omitempty"`
+	Salt        string   `json:"cache_salt,omitempty"`
+	Has         int      `json:"has"`    // tokens that the asking engine has
+	Domain      string   `json:"domain"` // its transfer domain
 }
 
 // Values of Step.Event, in the order in which they come.
@@ -71,7 +82,8 @@ type Stats struct {
 	Waiting       int       `json:"waiting"`       // in the prefill queue or in prefill
 	Running       int       `json:"running"`       // decoding
 	PromptTokens  int       `json:"prompt_tokens"`
-	CachedTokens  int       `json:"cached_tokens"` // part of prompt_tokens
+	CachedTokens  int       `json:"cached_tokens"`   // part of prompt_tokens
+	Received      int       `json:"received_tokens"` // part of prompt_tokens: they came from other engines
 	OutputTokens  int       `json:"output_tokens"`
 	CachedBlocks  int       `json:"cached_blocks"`   // in the cache now
 	PrefillBusyMS float64   `json:"prefill_busy_ms"` // time in which prompt tokens were computed

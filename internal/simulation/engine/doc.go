@@ -13,7 +13,8 @@
 //   - Full blocks, of prompts and of answers, become part of the cache when they
 //     have been computed, and stay until memory is short. Blocks of running
 //     requests are never evicted.
-//   - What another engine has computed of a prompt comes over a [Link]: see [Transfer].
+//   - What another engine has computed of a prompt comes over a [Link]: see [Transfer]. Its blocks are in the cache, and announced,
+//     once the first token has come.
 //   - Config.Speed multiplies all rates, but not those of links; [Engine.SetSpeed] changes it.
 //
 // The serial scheduler, the default, prefills one request at a time at

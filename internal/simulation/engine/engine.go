@@ -86,6 +86,7 @@ type Totals struct {
 	Requests     int           // finished requests
 	PromptTokens int           // of requests whose prefill is complete
 	CachedTokens int           // prompt tokens that the cache already held
+	Received     int           // prompt tokens that came from other engines
 	OutputTokens int           // of finished requests
 	PrefillBusy  time.Duration // time in which prompt tokens were computed
 	// Work is the time of steps beyond what each takes whatever it computes (chunked). It is nearly all of the time of an engine
@@ -136,6 +137,7 @@ type Engine struct {
 	queue []*job // waiting, first in line first
 	// Requests with a transfer have left the queue: those under way, the next to end first, and those that it has ended for.
 	transfers, received []*job
+	sends               time.Duration // until when caches are sent
 
 	sched  scheduler
 	now    time.Duration
@@ -231,6 +233,17 @@ func (e *Engine) Cached(keys Keys, prompt []uint32) int {
 	return len(e.cache.match(keys, prompt)) * e.cfg.BlockSize
 }
 
+// Named returns how many leading tokens of a prompt the blocks with these hashes have, the first of which are in the cache now.
+func (e *Engine) Named(hashes []uint64) (tokens int) {
+	for _, hash := range hashes {
+		if e.cache.blocks[hash] == nil {
+			break
+		}
+		tokens += e.cfg.BlockSize
+	}
+	return tokens
+}
+
 // CacheLen returns the number of full blocks in the cache.
 func (e *Engine) CacheLen() int { return e.cache.Len() }
 
@@ -293,6 +306,7 @@ func (e *Engine) firstToken(j *job) Update {
 	ttft, queued := e.now-j.arrived, j.started-j.arrived
 	e.totals.PromptTokens += len(j.Prompt)
 	e.totals.CachedTokens += j.cached
+	e.totals.Received += j.received
 	e.totals.TTFT = append(e.totals.TTFT, ttft)
 	e.totals.Queued = append(e.totals.Queued, queued)
 	return Update{

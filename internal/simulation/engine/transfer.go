@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Link is the way from one engine to another. Transfers of several requests do not slow each other down.
+// Link is the way from one engine to another. Transfers of several requests do not slow each other down, unless they come by Send.
 type Link struct {
 	Setup    time.Duration // of each transfer
 	PerToken time.Duration // of the prompt
@@ -22,6 +22,18 @@ func (l Link) Time(tokens int) time.Duration { return l.Setup + time.Duration(to
 type Transfer struct {
 	Tokens int // first tokens of the prompt
 	Link   Link
+}
+
+// Send begins to send another engine the KV cache of a prompt's first tokens at model time now, of which that one has some. An
+// engine sends one cache at a time, as fast as the link to the other one is: the setup has the wait for those before.
+func (e *Engine) Send(now time.Duration, tokens, has int, l Link) Transfer {
+	if tokens <= has {
+		return Transfer{}
+	}
+	begins := max(now, e.sends)
+	e.sends = begins + l.Time(tokens-has)
+	l.Setup += begins - now
+	return Transfer{Tokens: tokens, Link: l}
 }
 
 // pull begins the transfer of a request that has its blocks. It returns false if nothing is to be transferred.

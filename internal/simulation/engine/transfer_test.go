@@ -91,3 +91,42 @@ func TestTransferBesideSteps(t *testing.T) {
 	}
 	t.Error("no first token")
 }
+
+// TestSend: an engine sends what the other one has not, one cache after the other, by the names or the tokens of blocks that it has.
+func TestSend(t *testing.T) {
+	e := New(testConfig())
+	if err := e.Submit(0, Request{ID: "a", Prompt: tokens(0, 10), Output: tokens(100, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	var names []uint64
+	for _, u := range e.Advance(ms(500)) {
+		for _, ev := range u.Events {
+			names = append(names, ev.Hashes...)
+		}
+	}
+	for _, tt := range []struct {
+		names []uint64
+		want  int
+	}{{names, 8}, {names[:1], 4}, {append([]uint64{1}, names...), 0}, {append(names[:1:1], 1, names[1]), 4}, {nil, 0}} {
+		if got := e.Named(tt.names); got != tt.want {
+			t.Errorf("%x: %d tokens, want %d", tt.names, got, tt.want)
+		}
+	}
+	l := Link{Setup: ms(20), PerToken: ms(2)}
+	for _, tt := range []struct {
+		at   time.Duration
+		has  int
+		want Transfer
+	}{
+		{ms(500), 0, Transfer{8, l}},
+		{ms(510), 8, Transfer{}},                                        // nothing is sent
+		{ms(510), 4, Transfer{8, Link{Setup: ms(46), PerToken: ms(2)}}}, // until 536 the first is sent
+		{ms(600), 4, Transfer{8, Link{Setup: ms(20), PerToken: ms(2)}}}, // the second until 564
+		{ms(600), 0, Transfer{8, Link{Setup: ms(48), PerToken: ms(2)}}}, // the third until 628
+		{ms(2000), 7, Transfer{8, Link{Setup: ms(20), PerToken: ms(2)}}},
+	} {
+		if got := e.Send(tt.at, 8, tt.has, l); got != tt.want {
+			t.Errorf("at %v: %+v, want %+v", tt.at, got, tt.want)
+		}
+	}
+}

@@ -223,7 +223,7 @@ func (w *world) play(r *Request) {
 	if !w.listens() {
 		r.Blocks = servicetest.Sequence(r.Prompt, blockSize)
 		for i, n := range w.nodes {
-			r.Cached[i] = n.Cached(r.Prompt)
+			r.Cached[i] = n.Cached(engine.Keys{}, r.Prompt)
 		}
 	}
 	w.mu.Lock()
