@@ -12,6 +12,7 @@ import (
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
 	"github.com/select-service/select-service/pkg/selector"
+	"github.com/select-service/select-service/pkg/selector/ttft"
 )
 
 // Conditional says which prompts the rank that decodes prefills itself: those of which it has to
@@ -160,8 +161,27 @@ func (p *prefillSide) free(v *reservations.View, class *admission.Class) []catal
 	return ranks
 }
 
-// score scores ranks that may prefill, and returns the groups from which one may be chosen.
-func (p *prefillSide) score(ranks []catalog.Entry, v *reservations.View) []linkedRanks {
+// refusesPair reports whether no rank that prefills is predicted to hold the target of a request that wants to be refused then. A
+// probe is not: without any, nothing would be observed of these ranks any more, whether the ranks that decode hold the target
+// or refuse the request, too.
+func (a *attempt) refusesPair() bool {
+	t := a.pair.prefill.choice.target
+	if t == nil || !t.Refused {
+		return false
+	}
+	probes := a.pairProbes()
+	if of := a.promised; of != nil && (of.probes == probes || of.probes == nil && probes.Due()) { // it is asked for each frontend
+		t.Refused, t.Probe, of.probes = false, true, probes
+	}
+	return t.Refused
+}
+
+// pairProbes returns the probes of the scope's pairs, whose policy predicts.
+func (a *attempt) pairProbes() *ttft.Probes { return &a.scope.rules.Policies.Learner.PairProbes }
+
+// scorePrefills scores ranks that may prefill, and returns the groups from which one may be chosen.
+func (a *attempt) scorePrefills(ranks []catalog.Entry, v *reservations.View) []linkedRanks {
+	p := &a.pair.prefill
 	c, only := &p.choice, -1
 	if c.ByLoad {
 		c.pickLeastLoaded(ranks, v)
@@ -176,7 +196,7 @@ func (p *prefillSide) score(ranks []catalog.Entry, v *reservations.View) []linke
 		}
 	}
 	switch {
-	case c.target != nil && c.target.Refused:
+	case a.refusesPair():
 		return nil
 	case only >= 0:
 		return groupLinked(c, ranks, func(i int) bool { return i == only })
@@ -278,6 +298,9 @@ func (a *attempt) choosePair(v *reservations.View) error {
 		if done || err != nil {
 			return err
 		}
+		if of := a.promised; of != nil && of.probes != nil && of.probes == a.pairProbes() {
+			of.probes = nil // no rank that decodes works together with one that would have been probed
+		}
 		c.prompt, a.weights, a.session.kept = &a.prompt, p.prefill.request.weights, kept
 	}
 	scored, i := c.pick(ranks, v)
@@ -325,7 +348,7 @@ func (a *attempt) chooseTwo(ranks []catalog.Entry, v *reservations.View) (done b
 			continue
 		}
 		p.prefill.told = told == 1
-		groups := p.prefill.score(prefillers, v)
+		groups := a.scorePrefills(prefillers, v)
 		var seconds func(from, to linked, i int) float64
 		if first.inSeconds() {
 			seconds = func(from, to linked, i int) float64 {
@@ -340,7 +363,7 @@ func (a *attempt) chooseTwo(ranks []catalog.Entry, v *reservations.View) (done b
 	}
 	if p.prefill.told != best.told { // the last scores are those of the other frontends
 		p.prefill.told = best.told
-		p.prefill.score(prefillers, v)
+		a.scorePrefills(prefillers, v)
 	}
 	if home := c.keepHome(ranks, i); linkedOf(ranks[home].Worker).with(linkedOf(prefillers[j].Worker)) && p.tells(ranks[home].Worker) == best.told {
 		i = home

@@ -638,6 +638,52 @@ func TestPairTarget(t *testing.T) {
 	})
 }
 
+// TestPairsComeBack: ranks that prefill were slow while their predictions were learned, and recover while no request comes to them
+// because of these: the ranks that decode hold the target, or every request is refused. Some pairs are probes, so that
+// all requests get pairs again, within twice as many as ttft.MostRefused says of one kind of probes.
+func TestPairsComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := disaggregated(t, servicetest.Policy(t, "predicted-ttft", ""))
+		const asked = 400
+		last, alone := 0, 0
+		ask := func(id string, n int, takes ttft.Parameters, target time.Duration) bool {
+			pair, err := w.SelectPair(t.Context(), askPair(id, servicetest.Prompt(uint32(n+1)<<13, 2000), func(r *selection.PairRequest) {
+				r.TTFTTarget, r.RefuseOnMiss = target, target > 0
+			}))
+			if contract.KindOf(err) == contract.TargetMissed {
+				return false
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Duration(takes.Prefill(2000, 2000) * float64(time.Second)))
+			if pair.Prefill != nil {
+				if err := w.PrefillComplete(id + ".prefill"); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			if err := errors.Join(w.PrefillComplete(id), sleepThen(time.Second, func() error { return w.Free(id) })); err != nil {
+				t.Fatal(err)
+			}
+			return pair.Prefill != nil
+		}
+		slow := ttft.Parameters{Base: 0.12, PerToken: 4 * targetEngine.PerToken, PerContext: 4e-8}
+		for i := range 300 {
+			ask(fmt.Sprint("slow", i), i, slow, 0)
+		}
+		time.Sleep(2 * time.Second)
+		for i := range asked {
+			if !ask(fmt.Sprint("n", i), 1000+i, targetEngine, time.Second) {
+				alone, last = alone+1, i
+			}
+		}
+		if alone == 0 || alone > 2*ttft.MostRefused || last > asked/2 {
+			t.Errorf("%d of %d requests got no pair, the last one was number %d", alone, asked, last)
+		}
+	})
+}
+
 // TestPairExplained: a request that has its prompt neither short nor cached explains the choice of two ranks, not the choice
 // of a single one by which that was found out: the rank that decodes computes nothing.
 func TestPairExplained(t *testing.T) {
