@@ -127,7 +127,7 @@ func startTwoCalls(prefillers int) func(*world) Rule {
 
 func (c twoCalls) Place(r *Request) int {
 	first, second := c.ask(r), c.ask(r)
-	first.ReservationID = new(r.Name + "-prefill")
+	first.ReservationID, first.ExpectedOutputTokens = new(r.Name+"-prefill"), new(uint32(1)) // so that its end is no late report
 	first.HasAllowedWorkers, first.AllowedWorkers = true, c.prefill
 	r.prefill = c.book(first)
 	second.HasAllowedWorkers, second.AllowedWorkers = true, c.decode
