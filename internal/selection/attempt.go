@@ -292,7 +292,7 @@ func (a *attempt) choose(v *reservations.View) error {
 		return err
 	}
 	ranks, i := a.choice.pick(ranks, v)
-	if a.refuses(excluded) {
+	if a.refuses(i, excluded) {
 		return a.choice.missed(ranks, i)
 	}
 	if !a.choice.takes(ranks[i]) {

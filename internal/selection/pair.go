@@ -309,7 +309,7 @@ func (a *attempt) choosePair(v *reservations.View) error {
 
 // chooseAlone gives the whole request to rank i of the scored ones.
 func (a *attempt) chooseAlone(ranks []catalog.Entry, i int, excluded *catalog.Rank, reason counts.PairReason, v *reservations.View) error {
-	if a.refuses(excluded) {
+	if a.refuses(i, excluded) {
 		return a.choice.missed(ranks, i)
 	}
 	if !a.choice.takes(ranks[i]) {

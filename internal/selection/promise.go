@@ -16,9 +16,13 @@ import (
 type promise struct {
 	counts *counts.Promises
 	payer  admission.Payer
-	probes *ttft.Probes // the request is one of these; nil: it is none, or is done. Set before the reservation can be found, then guarded by mu
+	// The request is one of probes, or prefixes has its prompt; nil: it is none, or is done. Set before the reservation can be found,
+	// then guarded by mu.
+	probes   *ttft.Probes
+	prefixes *ttft.PrefixProbes
+	prefix   ttft.ProbedPrefix
 
-	mu                   sync.Mutex // guards the fields below; innermost, but for the locks of the three above
+	mu                   sync.Mutex // guards the fields below; innermost, but for the locks of those above
 	ahead                time.Time  // see SelectRequest.Ahead: the request has not come, and may never; zero: it has
 	firstToken, deadline time.Time  // zero: not wanted, or it is known
 }
@@ -113,10 +117,20 @@ func (p *promise) tell(w counts.Wanted, by *time.Time, o fairness.Outcome) {
 	if p.payer.Class != nil {
 		p.payer.Class.Note(p.payer.Account, o)
 	}
-	if p.probes != nil && (o == fairness.Missed || p.firstToken.IsZero() && p.deadline.IsZero()) {
-		p.probes.Done(o == fairness.Attained)
-		p.probes = nil
+	if o == fairness.Missed || p.firstToken.IsZero() && p.deadline.IsZero() {
+		p.tellProbes(o == fairness.Attained)
 	}
+}
+
+// tellProbes notes whether the request got in time all that it wanted. Only the first call counts.
+func (p *promise) tellProbes(inTime bool) {
+	if p.probes != nil {
+		p.probes.Done(inTime)
+	}
+	if p.prefixes != nil {
+		p.prefixes.Ended(p.prefix, inTime)
+	}
+	p.probes, p.prefixes = nil, nil
 }
 
 // FirstToken notes that the first token of a reservation's request has come, for a caller that has told the end of its prefill

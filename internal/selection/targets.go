@@ -139,17 +139,50 @@ func (c *choice) pickForTarget(ranks []catalog.Entry) (i int, ok bool) {
 	return i, true
 }
 
-// refuses reports whether the request is refused because of its target. A probe is not: what comes of its reservation tells
-// whether refusals are right. Nor is a request that contradicts its session, at any load: excluded is as in session.narrow.
-func (a *attempt) refuses(excluded *catalog.Rank) bool {
+// refuses reports whether the request, which would go to rank i of the scored ones, is refused because of its target. A probe is not:
+// what comes of its reservation tells whether refusals are right. Nor is a request that contradicts its session, at any load: excluded
+// is as in session.narrow.
+func (a *attempt) refuses(i int, excluded *catalog.Rank) bool {
 	t := a.choice.target
-	if t == nil || !t.Refused || excluded != nil {
+	if t == nil || t.OnlyQueued != "" || excluded != nil {
 		return false
 	}
-	if p, probes := a.promised, &a.scope.rules.Policies.Learner.Probes; p != nil && (p.probes != nil || probes.Due()) { // it may be asked again
-		t.Refused, t.Probe, p.probes = false, true, probes
+	if !t.Refused {
+		a.noteContinued()
+	} else if a.probes(i) {
+		t.Refused, t.Probe = false, true
 	}
 	return t.Refused
+}
+
+// noteContinued notes whether the request continues the prompt of a late probe, for which then counts what comes of it.
+func (a *attempt) noteContinued() {
+	p, of := a.promised, &a.scope.rules.Policies.Learner.PrefixProbes
+	if p == nil || p.prefixes != nil {
+		return
+	}
+	if prefix, continues := of.Continued(a.prompt.sequence); continues {
+		p.prefixes, p.prefix = of, prefix
+	}
+}
+
+// probes reports whether the request is let through, as a probe. Only what has a reservation is.
+func (a *attempt) probes(i int) bool {
+	l, p := a.scope.rules.Policies.Learner, a.promised
+	switch {
+	case p == nil:
+		return false
+	case p.probes != nil || p.prefixes != nil: // it is asked again
+		return true
+	case predict(&a.choice.decision, i).Wait > 0:
+		if l.Probes.Due() {
+			p.probes = &l.Probes
+		}
+	case l.PrefixProbes.Due():
+		others := a.choice.decision.Queues[i].Flow.Arrivals * a.choice.times[i]
+		p.prefixes, p.prefix = &l.PrefixProbes, ttft.NewProbedPrefix(a.prompt.sequence, others)
+	}
+	return p.probes != nil || p.prefixes != nil
 }
 
 // wanted is how soon a request wants its first token and its whole answer, in seconds from now; +Inf: it does not say.

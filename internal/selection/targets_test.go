@@ -257,6 +257,44 @@ func TestFewAreLetThrough(t *testing.T) {
 	})
 }
 
+// TestConversationsAreNotRefusedForEver: on idle engines the first turn of each conversation is late because of its own prompt, and
+// its next turns would hold the target if that had been computed. They are not refused as long as any conversation is new.
+func TestConversationsAreNotRefusedForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := trained(t, 2, approximate)
+		turn := func(conversation, n int) (inTime bool) {
+			id := fmt.Sprint("c", conversation, "-", n)
+			req := servicetest.Ask(servicetest.Prompt(uint32(conversation+1)<<14, 2000+200*n)) // 0.55 s, and 0.1 s with what came before
+			req.ReservationID, req.TTFTTarget, req.RefuseOnMiss = &id, 300*time.Millisecond, true
+			sel, err := w.Select(context.Background(), req, true)
+			if contract.KindOf(err) == contract.TargetMissed {
+				return false
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			took := time.Duration(targetEngine.Prefill(float64(sel.EffectivePrefillTokens), float64(2000+200*n)) * float64(time.Second))
+			time.Sleep(took)
+			if err := errors.Join(w.PrefillComplete(id), sleepThen(time.Second, func() error { return w.Free(id) })); err != nil {
+				t.Fatal(err)
+			}
+			return took <= req.TTFTTarget
+		}
+		const conversations, turns = 60, 5
+		inTime := 0
+		for c := range conversations {
+			for n := range turns {
+				if turn(c, n) && c >= conversations/2 {
+					inTime++
+				}
+			}
+		}
+		if most := conversations / 2 * (turns - 1); inTime < most*9/10 {
+			t.Errorf("%d turns of the later conversations are in time, and %d could be", inTime, most)
+		}
+	})
+}
+
 // TestProbesKeepLimits: no request gets past an overload limit because it would be refused for its target otherwise.
 func TestProbesKeepLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -18,9 +18,10 @@ type Learner struct {
 	model atomic.Pointer[Model]
 	ranks atomic.Pointer[[]*rankState] // by slot
 
-	// Probes are some of the requests that are refused because of the scope's predictions, and PairProbes some of those
-	// that for this reason get no rank that prefills for another one.
+	// Probes are some of the requests that are refused because of the scope's predictions, PrefixProbes those of them that would
+	// not wait, and PairProbes some of those that for this reason get no rank that prefills for another one.
 	Probes, PairProbes Probes
+	PrefixProbes       PrefixProbes
 
 	// mu guards the fields below, and what is not atomic in the states of the ranks.
 	mu          sync.Mutex
