@@ -382,8 +382,8 @@ func (c *Charge) end(now float64, cancel bool) {
 	}
 	e := c.engine
 	e.advance(now)
-	switch {
-	case c.state == decoding:
+	switch c.state {
+	case decoding:
 		e.answerEnded(c.work)
 		took := bounded(e.share - c.share + c.work.Answer*(e.prefilled-c.prefilled))
 		c.class.charge(c.account, took-c.decode, now)
