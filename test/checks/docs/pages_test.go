@@ -28,6 +28,7 @@ var played = map[string][]string{
 	"run/disaggregation.md":  {"8092", "8093", "8080", "8101", "8102", "8201", "8202"},
 	"run/draining.md":        {"8092"},
 	"start/engines.md":       {"8092"},
+	"run/kv-hints.md":        {"8094", "8101", "8102"},
 	"run/overload.md":        {"8092"},
 	"run/tls.md":             {"8092"},
 }
