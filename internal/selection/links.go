@@ -94,7 +94,7 @@ func (l Links) Restore(sc catalog.Scope, state json.RawMessage) error {
 	}
 	switch {
 	case k.Version != linkVersion:
-		return fmt.Errorf("a link: %w %d", errLinkVersion, k.Version)
+		return fmt.Errorf("a link: %w, %d", errLinkVersion, k.Version)
 	case !k.possible():
 		return fmt.Errorf("a link: no transfers make %.200q", state)
 	}
@@ -113,7 +113,7 @@ func (l Links) Restore(sc catalog.Scope, state json.RawMessage) error {
 	return nil
 }
 
-var errLinkVersion = errors.New("its form is of another version:")
+var errLinkVersion = errors.New("its form is that of another version")
 
 // possible reports whether transfers can make the sums. A number that is none is not.
 func (k *keptLink) possible() bool {

@@ -140,8 +140,9 @@ func (f *fetching) send(session string, prompt []uint32, header ...string) *fetc
 	for i, e := range f.all() {
 		before[i] = e.stats(f.t).Requests
 	}
-	evil := object{"actions": []object{{"action_type": "kv.fetch", "payload": object{
-		"source_control_endpoint": f.source.URL + "/ranks/0", "block_hashes": []uint64{1}}}}}
+	evil := object{"actions": []object{{
+		"action_type": "kv.fetch", "payload": object{"source_control_endpoint": f.source.URL + "/ranks/0", "block_hashes": []uint64{1}},
+	}}}
 	f.post(http.StatusOK, completions, object{"model": model, "prompt": prompt, "max_tokens": 30, "stream": true, "kv_hints": evil},
 		append([]string{"X-Session-Id", session, "X-Kv-Cache-Source-Host-Port", strings.TrimPrefix(f.source.URL, "http://")}, header...)...)
 	f.idle() // the end of the answer is known
