@@ -23,6 +23,8 @@ import (
 // Costs are in blocks, so that no time decides. With a head of 1,500 blocks and an end of 8, the load of all sub-agents together
 // makes the home dearer by less than what a move costs, which is the head, whether or not first tokens were reported yet. Where the load
 // of the killed replica is forgotten, all ranks cost the same, and a move is worth nothing.
+//
+// In the mesh groups come on two ways, messages and snapshots, and either is enough: the test fails where neither has them.
 func TestGroupsOutliveReplica(t *testing.T) {
 	t.Run("mesh", func(t *testing.T) { fanOutDuringKill(t, "") })
 	t.Run("nats", func(t *testing.T) { fanOutDuringKill(t, natstest.Start(t).URL) })
