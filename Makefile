@@ -290,6 +290,10 @@ govulncheck: setup $(GOVULNCHECK) ## look for known vulnerabilities that the pro
 bench-compare: setup ## paired CPU and memory of this tree against an earlier commit (ARGS); run it alone
 	GO='$(GO)' scripts/bench-compare.sh $(ARGS)
 
+.PHONY: bench-options
+bench-options: setup ## what requests cost with 65,536 sessions and with fairness (ARGS)
+	GO='$(GO)' scripts/bench-options.sh $(ARGS)
+
 .PHONY: test-image
 test-image: setup ## the image of this machine's architecture, run as on a node (runc, as root)
 	scripts/setup.sh --programs runc

@@ -27,7 +27,7 @@ var (
 	fEnvB     = flag.String("env-b", "INDEXER_PEERS={ipeers};SYNC_PORT={sync};SYNC_PEERS={speers}", "environment of B")
 	fBase     = flag.String("base", "", "attach to a running server host:port instead (with -pid)")
 	fPid      = flag.Int("pid", 0, "pid of the attached server")
-	fMode     = flag.String("mode", "full", "full | tails | ingest | turnover | recover | replica | conductor | http | describe")
+	fMode     = flag.String("mode", "full", "full | paired | tails | ingest | turnover | recover | replica | conductor | http | describe")
 	fPort     = flag.Int("port", 24000, "first port to use")
 	fWorkers  = flag.Int("workers", 8, "workers")
 	fCap      = flag.Int("cap", 100000, "cached blocks per worker")
@@ -47,6 +47,8 @@ var (
 	fBurst    = flag.Int("burst", 20000, "mode replica: bookings at the full rate of HTTP, all live at once")
 	fProbes   = flag.Int("probes", 400, "mode replica: single bookings whose delay is measured")
 	fTurns    = flag.Int("turnovers", 10, "mode turnover: how often the caches are filled anew")
+	fSlices   = flag.Int("slices", 60, "mode paired: slices of load for each operation and server, of -dur each")
+	fMember   = flag.String("member", "", "mode paired: NAME:COUNT, a member of the bodies that has one of so many names in turn")
 	fIdle     = flag.Int("idle", 0, "mode full: workers more, without a cache")
 	fRanks    = flag.Int("ranks", 1, "mode full: ranks of each of them")
 	fSendPar  = flag.Int("send-par", 1, "publisher goroutines")
@@ -406,6 +408,10 @@ func main() {
 		s := &server{name: "attached", base: *fBase, pid: *fPid}
 		die(r.full(s, 0))
 		return
+	}
+	if *fMode == "paired" {
+		die(r.paired(specs))
+		*fRounds = 0
 	}
 	for round := 0; round < *fRounds; round++ {
 		order := append([]spec(nil), specs...)
