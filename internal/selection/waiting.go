@@ -141,7 +141,18 @@ func (t *turn) Waiter() admission.Waiter {
 }
 
 // Workers implements waitqueue.Request.
-func (t *turn) Workers() int { return len(t.scope.snapshot.Workers) }
+func (t *turn) Workers() (n int) {
+	snap := t.scope.snapshot
+	if !snap.Encoders {
+		return len(snap.Workers)
+	}
+	for _, w := range snap.Workers {
+		if !w.OnlyEncodes() {
+			n++
+		}
+	}
+	return n
+}
 
 // CanRun implements waitqueue.Request.
 func (t *turn) CanRun(class *admission.Class) (free bool) {

@@ -367,6 +367,23 @@ func TestQueueRejects(t *testing.T) {
 	})
 }
 
+// TestQueueLimitLeavesOutEncoders: a limit for each worker counts those that take prompts. One that only encodes never shortens the
+// queue, so it does not lengthen its limit.
+func TestQueueLimitLeavesOutEncoders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := busy(t, limitedQueue(t, 1))
+		w.Put(servicetest.Record(2, 1, role(catalog.RoleEncode)))
+		if c := startCall(w, "a", servicetest.Prompt(1, 8)); !c.waits() {
+			t.Fatal("did not wait")
+		}
+		c := startCall(w, "b", servicetest.Prompt(2, 8))
+		if c.waits() {
+			t.Fatal("waits beyond the limit")
+		}
+		servicetest.WantError(t, c.err, contract.QueueRejected, `router policy class "only" queue requests limit reached (current=1, limit=1)`)
+	})
+}
+
 // TestQueueMetrics: requests that wait, how long they did, and those that the
 // queue did not take.
 func TestQueueMetrics(t *testing.T) {

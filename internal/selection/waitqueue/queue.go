@@ -15,8 +15,8 @@ type Request interface {
 	// Waiter describes the request to the queue. Arrived and Value are set by the
 	// queue.
 	Waiter() admission.Waiter
-	// Workers is the number of schedulable workers of the scope, by which the
-	// limits of the queue are multiplied.
+	// Workers is the number of schedulable workers of the scope that take prompts, by which
+	// the limits of the queue are multiplied.
 	Workers() int
 	// CanRun reports whether one of the request's ranks is not busy for the class, on the
 	// snapshot of workers that the request has.
