@@ -100,7 +100,11 @@ func (s *session) takeTurns() (turns, string) {
 	return taken, s.parent
 }
 
+// setParentLocked notes the parent of a session, unless there is no memory for its name: people alone miss it.
 func (t *Table) setParentLocked(s *session, parent string) {
+	if t.maxBytes > 0 && t.bytes+int64(len(parent)) > t.maxBytes {
+		return
+	}
 	s.parent = parent
 	t.bytes += int64(len(parent))
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -169,6 +170,38 @@ func TestList(t *testing.T) {
 			if !slices.Equal(paged, all[:len(paged)]) {
 				t.Errorf("pages of %d differ from the whole list", size)
 			}
+		}
+	})
+}
+
+// TestParentsAreBounded: names of parents count in the limit of memory, though sessions name them after they have come: one for which
+// there is no room is not kept. A binding that moves in a full table stays in it.
+func TestParentsAreBounded(t *testing.T) {
+	const limit = 4096
+	learning(t, func(table *affinity.Table, _ *pauses.Learner) {
+		table.LimitBytes(limit)
+		var claims []*affinity.Claim
+		for i := range 8 {
+			c, _ := table.Claim(key(fmt.Sprint(i)))
+			if c == nil {
+				break
+			}
+			claims = append(claims, c)
+		}
+		for i, c := range claims {
+			c.Turn.Parent = strings.Repeat("p", 256)
+			c.Bind(rank(1))
+			if got := table.Bytes(); got > limit {
+				t.Errorf("%d parents: %d bytes of %d", i+1, got, limit)
+			}
+		}
+		for _, c := range claims {
+			c.Drop()
+			c.Bind(rank(2))
+			c.Release()
+		}
+		if got := table.Len(); got != len(claims) || got == 0 {
+			t.Errorf("%d sessions, of %d", got, len(claims))
 		}
 	})
 }
