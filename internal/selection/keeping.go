@@ -126,7 +126,7 @@ func (s *session) settle(r catalog.Rank, tokens uint64, record *idempotencyRecor
 		table.Touch(s.keys.group)
 	}
 	if first {
-		s.scope.state.Children.Note(founded)
+		s.api.sessions.pauses.Started(s.keys.group.Scope, founded)
 	}
 }
 
@@ -164,7 +164,7 @@ func (c *choice) compared() []float64 {
 	if !k.ofGroup || k.homed {
 		return c.costs
 	}
-	coming := c.scope.state.Children.Mean() - 1
+	coming := c.session.api.sessions.pauses.Children(c.session.keys.group.Scope) - 1
 	policy := c.scope.rules.Policy()
 	c.group = c.group[:0]
 	for i, cost := range c.costs {

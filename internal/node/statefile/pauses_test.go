@@ -18,6 +18,7 @@ func TestPauses(t *testing.T) {
 	if _, err := workers.Put(catalog.Record{ID: 1, Scope: sc, Endpoint: new("http://w:1"), BlockSize: new(uint32(4))}); err != nil {
 		t.Fatal(err)
 	}
+	started := pauses.State{Horizon: time.Hour, Started: pauses.Started{Parents: 2, Children: 8}}
 	known := func(returned float64) pauses.State {
 		return pauses.State{Horizon: time.Hour, Classes: map[string]pauses.Known{"agent": {Samples: 20, Mu: 1, Variance: 1, Ended: 100, Returned: returned}}}
 	}
@@ -26,12 +27,14 @@ func TestPauses(t *testing.T) {
 		share    float64
 		refused  uint64
 		scopes   int
+		children float64 // that a session starts
 	}{
-		"none":                 {nil, 0.5, 0, 0},
-		"known":                {[]learnedPauses{{sc, known(90)}}, 91. / 102, 0, 1},
-		"of a scope that went": {[]learnedPauses{{sc, known(90)}, {catalog.Scope{Model: "gone"}, known(1)}}, 91. / 102, 0, 1},
-		"impossible":           {[]learnedPauses{{sc, known(900)}}, 0.5, 1, 0},
-		"kept for other times": {[]learnedPauses{{sc, pauses.State{Horizon: time.Minute}}}, 0.5, 0, 0},
+		"none":                 {nil, 0.5, 0, 0, 1},
+		"known":                {[]learnedPauses{{sc, known(90)}}, 91. / 102, 0, 1, 1},
+		"of a scope that went": {[]learnedPauses{{sc, known(90)}, {catalog.Scope{Model: "gone"}, known(1)}}, 91. / 102, 0, 1, 1},
+		"impossible":           {[]learnedPauses{{sc, known(900)}}, 0.5, 1, 0, 1},
+		"kept for other times": {[]learnedPauses{{sc, pauses.State{Horizon: time.Minute}}}, 0.5, 0, 0, 1},
+		"sub-agents":           {[]learnedPauses{{sc, started}}, 0.5, 0, 1, 4},
 	} {
 		var b bytes.Buffer
 		w, err := newWriter(&b, newHeader(time.Now()))
@@ -55,6 +58,9 @@ func TestPauses(t *testing.T) {
 		s.restorePauses(f)
 		if got := s.parts.Pauses.Pauses(sc, pauses.Agent, now).Share; got != tt.share {
 			t.Errorf("%s: %v come back, want %v", name, got, tt.share)
+		}
+		if got := s.parts.Pauses.Children(sc); got != tt.children {
+			t.Errorf("%s: %v children, want %v", name, got, tt.children)
 		}
 		if n, scopes := s.failures[faultRefused].Load(), len(s.parts.Pauses.Kept(now)); n != tt.refused || scopes != tt.scopes {
 			t.Errorf("%s: %d refused, %d scopes are known", name, n, scopes)

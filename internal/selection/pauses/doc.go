@@ -9,5 +9,7 @@
 // and of which the share p is followed by another one, n·p·G(a) have been followed by now, where G is the distribution of
 // pauses. The learned share is the sum of what was seen over the sum of n·G(a): the estimate of the greatest likelihood.
 //
+// How many sessions those of a scope start, of those that start any, is learned beside it.
+//
 // The package reads no clock: callers pass the times.
 package pauses

@@ -28,20 +28,26 @@ const (
 	fresh = time.Second
 )
 
-// Learner learns the pauses of the sessions of all scopes. Its memory is bounded by the number of scopes, about 2 KB
-// each. It is safe for concurrent use.
+// Learner learns the pauses of the sessions of all scopes, and how many sessions they start. Its memory is bounded by the number
+// of scopes, about 2 KB each. It is safe for concurrent use.
 type Learner struct {
 	start   time.Time
 	horizon time.Duration
 
 	mu     sync.Mutex
-	scopes map[catalog.Scope]*[classes]estimate
+	scopes map[catalog.Scope]*sessions
+}
+
+// sessions is what was seen of the sessions of a scope.
+type sessions struct {
+	of      [classes]estimate
+	started Started
 }
 
 // New returns a learner that knows nothing. start is before all times that it gets. Sessions are watched for kept after
 // each of their turns; the horizon is that, but at most an hour.
 func New(start time.Time, kept time.Duration) *Learner {
-	return &Learner{start: start, horizon: min(kept, longest), scopes: make(map[catalog.Scope]*[classes]estimate)}
+	return &Learner{start: start, horizon: min(kept, longest), scopes: make(map[catalog.Scope]*sessions)}
 }
 
 // Ended notes that a turn of a session has ended, and that none of its turns is under way. One of Returned, Left and Final
@@ -49,7 +55,7 @@ func New(start time.Time, kept time.Duration) *Learner {
 func (l *Learner) Ended(sc catalog.Scope, c Class, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.of(sc)[c].ended(l.slot(at))
+	l.of(sc).of[c].ended(l.slot(at))
 }
 
 // Returned notes that the session whose turn ended then has sent the next one at now.
@@ -60,7 +66,7 @@ func (l *Learner) Returned(sc catalog.Scope, c Class, ended, now time.Time) {
 	if pause > l.horizon {
 		return
 	}
-	e := &l.of(sc)[c]
+	e := &l.of(sc).of[c]
 	e.advance(l.slot(now))
 	e.returned(l.slot(ended))
 	if pause >= shortest {
@@ -72,7 +78,7 @@ func (l *Learner) Returned(sc catalog.Scope, c Class, ended, now time.Time) {
 func (l *Learner) Left(sc catalog.Scope, c Class, ended, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := &l.of(sc)[c]
+	e := &l.of(sc).of[c]
 	e.advance(l.slot(now))
 	seen := e.pauses(Prior(c, l.horizon))
 	e.withdraw(l.slot(ended), 1-seen.longer(now.Sub(ended)))
@@ -82,7 +88,7 @@ func (l *Learner) Left(sc catalog.Scope, c Class, ended, now time.Time) {
 func (l *Learner) Final(sc catalog.Scope, c Class, ended time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.of(sc)[c].withdraw(l.slot(ended), 1)
+	l.of(sc).of[c].withdraw(l.slot(ended), 1)
 }
 
 // Pauses returns what is known about the sessions of a class at a time: the prior until enough was seen.
@@ -94,7 +100,7 @@ func (l *Learner) Pauses(sc catalog.Scope, c Class, now time.Time) Pauses {
 	if all == nil {
 		return prior
 	}
-	e := &all[c]
+	e := &all.of[c]
 	if e.made.IsZero() || now.Sub(e.made) >= fresh {
 		e.made, e.known = now, e.pauses(prior)
 		e.known.Share = e.share(e.known, l, now)
@@ -113,10 +119,10 @@ func (l *Learner) Forget(gone func(catalog.Scope) bool) {
 	}
 }
 
-func (l *Learner) of(sc catalog.Scope) *[classes]estimate {
+func (l *Learner) of(sc catalog.Scope) *sessions {
 	all := l.scopes[sc]
 	if all == nil {
-		all = new([classes]estimate)
+		all = new(sessions)
 		l.scopes[sc] = all
 	}
 	return all

@@ -13,6 +13,7 @@ import (
 type State struct {
 	Horizon time.Duration
 	Classes map[string]Known // by the name of the class
+	Started Started          // zero in what earlier programs have kept
 }
 
 // Known is what is known of a class. Turns whose sessions may still come back count by the part of their pauses that has passed.
@@ -28,9 +29,9 @@ func (l *Learner) Kept(now time.Time) map[catalog.Scope]State {
 	defer l.mu.Unlock()
 	all := make(map[catalog.Scope]State, len(l.scopes))
 	for sc, of := range l.scopes {
-		s := State{Horizon: l.horizon, Classes: make(map[string]Known)}
+		s := State{Horizon: l.horizon, Classes: make(map[string]Known), Started: of.started}
 		for c := range classes {
-			e := &of[c]
+			e := &of.of[c]
 			k := Known{Samples: e.samples, Mu: e.mu, Variance: e.variance}
 			k.Ended, k.Returned = e.watched(e.pauses(Prior(c, l.horizon)), l, now)
 			if over := k.Ended / memory; over > 1 {
@@ -62,10 +63,14 @@ func (l *Learner) Restore(sc catalog.Scope, s State) error {
 			return fmt.Errorf("pauses of sessions, %.20q: no turns make %+v", name, k)
 		}
 	}
+	if !s.Started.possible() {
+		return fmt.Errorf("sessions that sessions have started: %+v cannot be", s.Started)
+	}
 	of := l.of(sc)
+	of.started = s.Started
 	for c := range classes {
 		if k, known := s.Classes[c.String()]; known {
-			e := &of[c]
+			e := &of.of[c]
 			e.samples, e.mu, e.variance = k.Samples, k.Mu, k.Variance
 			e.before = turnsBefore{k.Ended, k.Returned}
 		}

@@ -83,3 +83,45 @@ func TestRestoreImpossible(t *testing.T) {
 		t.Errorf("of a class that a later program knows: %v", err)
 	}
 }
+
+// TestRestoreStarted: how many sessions a session starts is known to a later learner. A child whose parent was not counted, as one of a group from
+// before the start, does not count; newer parents outweigh earlier ones; and what nobody can have counted is refused.
+func TestRestoreStarted(t *testing.T) {
+	l := pauses.New(start, time.Hour)
+	l.Started(scope, false)
+	if got := l.Children(scope); got != 1 {
+		t.Errorf("nothing is known: %v", got)
+	}
+	for range 2 { // 4 children each
+		for child := range 4 {
+			l.Started(scope, child == 0)
+		}
+	}
+	text, err := json.Marshal(l.Kept(start)[scope])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s pauses.State
+	if err := json.Unmarshal(text, &s); err != nil {
+		t.Fatal(err)
+	}
+	again := pauses.New(start, time.Hour)
+	if err := again.Restore(scope, s); err != nil || again.Children(scope) != 4 {
+		t.Fatalf("%s: %v, %v children", text, err, again.Children(scope))
+	}
+	for range 1000 {
+		again.Started(scope, true)
+	}
+	if err := pauses.New(start, time.Hour).Restore(scope, again.Kept(start)[scope]); err != nil || again.Children(scope) > 1.05 {
+		t.Errorf("%v; after 1,000 parents of one child: %v children", err, again.Children(scope))
+	}
+	for _, bad := range []pauses.Started{
+		{Parents: -1, Children: 1}, {Parents: 2, Children: 1}, {Children: 1}, {Parents: 1e9, Children: 1e9}, {Parents: 1, Children: math.Inf(1)},
+		{Parents: math.NaN(), Children: 1}, {Parents: 1, Children: math.NaN()},
+	} {
+		l := pauses.New(start, time.Hour)
+		if err := l.Restore(scope, pauses.State{Horizon: time.Hour, Started: bad}); err == nil || l.Children(scope) != 1 {
+			t.Errorf("%+v: accepted", bad)
+		}
+	}
+}

@@ -27,7 +27,6 @@ type State struct {
 	// FirstTokens has what the kept decisions of the scope have predicted and observed.
 	FirstTokens *FirstTokens
 	Seeds       *SeedNames // adapters of the space's blocks
-	Children    Children   // of the scope's sessions
 
 	rules atomic.Pointer[Rules] // never nil
 
