@@ -116,8 +116,13 @@ func TestRestoreStarted(t *testing.T) {
 		t.Errorf("%v; after 1,000 parents of one child: %v children", err, again.Children(scope))
 	}
 	for _, bad := range []pauses.Started{
-		{Parents: -1, Children: 1}, {Parents: 2, Children: 1}, {Children: 1}, {Parents: 1e9, Children: 1e9}, {Parents: 1, Children: math.Inf(1)},
-		{Parents: math.NaN(), Children: 1}, {Parents: 1, Children: math.NaN()},
+		{Parents: -1, Children: 1},
+		{Parents: 2, Children: 1},
+		{Children: 1},
+		{Parents: 1e9, Children: 1e9},
+		{Parents: 1, Children: math.Inf(1)},
+		{Parents: math.NaN(), Children: 1},
+		{Parents: 1, Children: math.NaN()},
 	} {
 		l := pauses.New(start, time.Hour)
 		if err := l.Restore(scope, pauses.State{Horizon: time.Hour, Started: bad}); err == nil || l.Children(scope) != 1 {
