@@ -143,9 +143,12 @@ func (r *reach) lostOnes() (list []rankOf) {
 // look connects to a rank's engine, and reports whether that fails.
 func (r *reach) look(ctx context.Context, of rankOf) (lost bool) {
 	at := r.endpoint(of.scope, of.Rank)
-	if at == "" { // it has left
+	if at == "" { // it has left, or its host name is not known yet: only a request that is placed there looks that up
 		r.mu.Lock()
 		defer r.mu.Unlock()
+		if l := r.of[of]; l != nil && l.lost {
+			r.api.Reachable(of.scope, of.Rank)
+		}
 		delete(r.of, of)
 		return true
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
 
@@ -147,4 +148,23 @@ func TestUnreachableFromHere(t *testing.T) {
 	})
 	n.set(at(1), syscall.EHOSTUNREACH)
 	await(t, func() string { return w.pairWith(11, 502) })
+}
+
+// TestDeadPrefillWorkerMoves: a dead worker that gets an endpoint with a host name, which nobody has looked up yet, cannot be looked
+// at. It gets requests again, by which its name is looked up, and does not stay without any for ever.
+func TestDeadPrefillWorkerMoves(t *testing.T) {
+	w, n := startWired(t)
+	w.put(1, 1, role("prefill"))
+	w.put(2, 1, role("decode"))
+	n.set(at(1), syscall.ECONNREFUSED)
+	i := 0
+	next := func() string { i++; return w.pairWith(i, 502) }
+	await(t, next)
+	w.put(1, 1, role("prefill"), func(r *catalog.Record) { r.Endpoint = new("http://localhost:8123") })
+	await(t, func() string {
+		if next() == "" {
+			return "it gets no pair"
+		}
+		return ""
+	})
 }
