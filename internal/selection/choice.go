@@ -44,6 +44,7 @@ type choice struct {
 	fetches []fetchOffer
 	fetched []selector.Fetch
 	fetch   *fetchOffer
+	loads   []fetchLoad   // see fetchLoad
 	target  *TargetEffect // nil: the request has no target
 	holding []int         // 1 for the scored ranks that are predicted to hold it
 	times   []float64     // predicted times to first token of the scored ranks, in seconds
@@ -206,6 +207,7 @@ func (c *choice) costsOf(ranks []catalog.Entry, v *reservations.View) {
 // model of its duration.
 func (c *choice) addQueues(ranks []catalog.Entry, v *reservations.View, l *ttft.Learner) {
 	c.queues = c.queues[:0]
+	c.loads = c.api.fetches.loads(c.scope.snapshot.Scope, v, c.loads)
 	flows := l.Flows(v.Now())
 	for i, e := range ranks {
 		if !c.candidates[i].Known {
@@ -213,8 +215,7 @@ func (c *choice) addQueues(ranks []catalog.Entry, v *reservations.View, l *ttft.
 			continue
 		}
 		q := QueueOf(v, e, l)
-		fetched, _ := c.api.fetches.load(c.scope.snapshot.Scope, e.Rank)
-		q.Ahead, q.Flow = c.charged[e.Slot]+fetched, flows.Rank(e.Slot, e.Rank)
+		q.Ahead, q.Flow = c.charged[e.Slot]+c.fetchLoad(e.Slot).from, flows.Rank(e.Slot, e.Rank)
 		c.queues = append(c.queues, q)
 	}
 	m := l.Model()

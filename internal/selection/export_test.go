@@ -112,8 +112,9 @@ func (a *API) SettleSession(sc catalog.Scope, session string, r catalog.Rank) {
 
 // FetchCharge returns the seconds of the fetches from a rank that go on.
 func (a *API) FetchCharge(sc catalog.Scope, r catalog.Rank) float64 {
-	charged, _ := a.fetches.load(sc, r)
-	return charged
+	a.fetches.mu.Lock()
+	defer a.fetches.mu.Unlock()
+	return a.fetches.ranks[sc][r].from
 }
 
 // Transfers returns how many transfers of pairs were learned from.

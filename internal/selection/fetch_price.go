@@ -51,10 +51,12 @@ func (c *choice) priceFetches(ranks []catalog.Entry, v *reservations.View) {
 	sources := c.fetchSources(v, &c.decision.Model.Parameters)
 	c.fetched = c.fetched[:0]
 	for i := range ranks {
-		_, fetches := c.api.fetches.load(c.scope.snapshot.Scope, ranks[i].Rank)
-		c.fetched = append(c.fetched, selector.Fetch{Unshared: fetches})
+		c.fetched = append(c.fetched, selector.Fetch{Unshared: c.fetchLoad(ranks[i].Slot).by > 0})
 	}
 	c.decision.Fetches = c.fetched
+	links := &c.api.fetches // locked once, not for each rank and source
+	links.mu.Lock()
+	defer links.mu.Unlock()
 	for i := range ranks {
 		x := c.priceFetch(&ranks[i], i, sources)
 		c.fetches = append(c.fetches, x)
@@ -88,7 +90,7 @@ func (s *fetchSource) before(o *fetchSource) bool {
 // maxFetchSources bounds the sources of one choice.
 const maxFetchSources = 64
 
-// fetchSources lists the best two sources, of different workers, of those that are alike.
+// fetchSources lists the best two sources, of different workers, of those that are alike. It needs the loads of the choice.
 func (c *choice) fetchSources(v *reservations.View, times *ttft.Parameters) (sources []fetchSource) {
 	l := c.scope.rules.Policies.Learner
 	silent := c.api.reports.Excluded(c.Scope)
@@ -108,8 +110,7 @@ func (c *choice) fetchSources(v *reservations.View, times *ttft.Parameters) (sou
 		}
 		q := QueueOf(v, *e, l)
 		wait, stall := times.Wait(&q)
-		charged, _ := c.api.fetches.load(c.scope.snapshot.Scope, e.Rank)
-		s.wait = wait + charged
+		s.wait = wait + c.fetchLoad(e.Slot).from
 		s.unfit = stall > 1 || silent.State(e.Rank) != reports.Alive
 		sources = addSource(sources, s)
 	}
@@ -143,7 +144,7 @@ func addSource(list []fetchSource, s fetchSource) []fetchSource {
 	return list
 }
 
-// priceFetch returns what candidate i, the rank e, would fetch.
+// priceFetch returns what candidate i, the rank e, would fetch. It needs the lock of the links.
 func (c *choice) priceFetch(e *catalog.Entry, i int, sources []fetchSource) fetchOffer {
 	endpointOf, peer := c.Hint.sources(e.Worker)
 	if endpointOf == nil || c.frontendPicks(e) {
@@ -192,7 +193,10 @@ func (c *choice) leastPrefill(l *ttft.Learner) func(e *catalog.Entry, u uint64, 
 	computing := func(u uint64, speed float64) float64 { return speed * m.Prefill(float64(u), float64(size.Tokens)) }
 	var sources []fetchSource
 	if c.pricesFetches() && m.Learned && !m.Fallback {
-		c.api.ledger.Look(c.Scope, nil, func(v *reservations.View) { sources = c.fetchSources(v, &m.Parameters) })
+		c.api.ledger.Look(c.Scope, nil, func(v *reservations.View) {
+			c.loads = c.api.fetches.loads(c.scope.snapshot.Scope, v, c.loads)
+			sources = c.fetchSources(v, &m.Parameters)
+		})
 	}
 	return func(e *catalog.Entry, u uint64, speed float64) float64 {
 		least := computing(u, speed)
@@ -200,14 +204,16 @@ func (c *choice) leastPrefill(l *ttft.Learner) func(e *catalog.Entry, u uint64, 
 		if len(sources) == 0 || endpointOf == nil || c.frontendPicks(e) {
 			return least
 		}
-		of := linkedOf(e.Worker)
+		of, links := linkedOf(e.Worker), &c.api.fetches
+		links.mu.Lock()
+		defer links.mu.Unlock()
 		for i := range sources {
 			s := &sources[i]
 			at, left := c.offers(s, e, endpointOf)
 			if at == "" || left >= u || s.unfit || !s.with(of) {
 				continue
 			}
-			if took, state := c.api.fetches.price(link{c.scope.snapshot.Scope, s.linked, of}, u-left); state == linkKnown || state == linkOld {
+			if took, state := links.price(link{c.scope.snapshot.Scope, s.linked, of}, u-left); state == linkKnown || state == linkOld {
 				least = min(least, took+computing(left, speed))
 			}
 		}
@@ -215,7 +221,7 @@ func (c *choice) leastPrefill(l *ttft.Learner) func(e *catalog.Entry, u uint64, 
 	}
 }
 
-// price decides whether the candidate fetches from a source, which saves it so many seconds of computing.
+// price decides whether the candidate fetches from a source, which saves it so many seconds of computing. It needs of.mu.
 func (f *fetchOffer) price(of *fetches, computing float64, s *fetchSource, learned bool) {
 	took, state := of.price(f.link, f.Tokens)
 	switch {
@@ -290,19 +296,14 @@ func (a *attempt) computeInstead(c *choice) {
 // fetches has what is learned of links by fetches, and the ranks of those that go on. The zero value is empty.
 type fetches struct {
 	transfers
-	ranks  map[fetchRank]fetchLoad // guarded by mu
-	active atomic.Int64            // fetches that go on
+	ranks  map[catalog.Scope]map[catalog.Rank]fetchLoad // guarded by mu
+	active atomic.Int64                                 // fetches that go on
 }
 
 // fetchLoad has the fetches of a rank that go on: how many in all, those from it in seconds, and the number of those by it.
 type fetchLoad struct {
 	n, by int
 	from  float64
-}
-
-type fetchRank struct {
-	scope catalog.Scope
-	rank  catalog.Rank
 }
 
 // linkState says what is known of how long fetches take over a link.
@@ -319,10 +320,8 @@ const (
 // become faster.
 const retryLink = 10 * time.Minute
 
-// price returns how long a fetch of some tokens is expected to take over a link, in seconds, if that is known.
+// price returns how long a fetch of some tokens is expected to take over a link, in seconds, if that is known. It needs f.mu.
 func (f *fetches) price(l link, tokens uint64) (seconds float64, state linkState) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	x := f.byLink[l]
 	switch {
 	case x == nil && f.full():
@@ -339,35 +338,61 @@ func (f *fetches) price(l link, tokens uint64) (seconds float64, state linkState
 	return x.seconds(tokens), linkKnown
 }
 
-// load returns the seconds of the fetches from a rank that go on, and whether it fetches itself.
-func (f *fetches) load(sc catalog.Scope, r catalog.Rank) (charged float64, fetches bool) {
+// loads returns the fetches of a scope that go on, by the slots of their ranks, in the memory of into; slots that are not in it have
+// none.
+func (f *fetches) loads(sc catalog.Scope, v *reservations.View, into []fetchLoad) []fetchLoad {
+	into = into[:0]
 	if f.active.Load() == 0 {
-		return 0, false
+		return into
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	x := f.ranks[fetchRank{sc, r}]
-	return x.from, x.by > 0
+	for r, x := range f.ranks[sc] {
+		slot, ok := v.Slot(r)
+		if !ok {
+			continue
+		}
+		for int(slot) >= len(into) {
+			into = append(into, fetchLoad{})
+		}
+		into[slot] = x
+	}
+	return into
+}
+
+// fetchLoad returns the fetches of a rank that went on when the ranks were scored.
+func (c *choice) fetchLoad(slot uint32) fetchLoad {
+	if int(slot) < len(c.loads) {
+		return c.loads[slot]
+	}
+	return fetchLoad{}
 }
 
 // count adds a fetch that begins (1) or has ended (-1) to what its ranks do. It needs f.mu.
 func (f *fetches) count(x *fetchOffer, n int) {
 	f.active.Add(int64(n))
-	f.add(fetchRank{x.link.scope, x.Source}, fetchLoad{n: n, from: float64(n) * x.Time})
-	f.add(fetchRank{x.link.scope, x.target}, fetchLoad{n: n, by: n})
+	f.add(x.link.scope, x.Source, fetchLoad{n: n, from: float64(n) * x.Time})
+	f.add(x.link.scope, x.target, fetchLoad{n: n, by: n})
 }
 
-func (f *fetches) add(r fetchRank, d fetchLoad) {
-	x := f.ranks[r]
+func (f *fetches) add(sc catalog.Scope, r catalog.Rank, d fetchLoad) {
+	of := f.ranks[sc]
+	x := of[r]
 	if x.n += d.n; x.n == 0 {
-		delete(f.ranks, r)
+		if delete(of, r); len(of) == 0 {
+			delete(f.ranks, sc)
+		}
 		return
 	}
 	x.by, x.from = x.by+d.by, max(0, x.from+d.from) // rounded
-	if f.ranks == nil {
-		f.ranks = make(map[fetchRank]fetchLoad)
+	if of == nil {
+		if f.ranks == nil {
+			f.ranks = make(map[catalog.Scope]map[catalog.Rank]fetchLoad)
+		}
+		of = make(map[catalog.Rank]fetchLoad)
+		f.ranks[sc] = of
 	}
-	f.ranks[r] = x
+	of[r] = x
 }
 
 // fetching is a fetch that a reservation's engine was told of, until its first token. It belongs to the record of the reservation.
