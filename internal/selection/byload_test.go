@@ -125,6 +125,13 @@ func (c *choiceRun) change() {
 			_ = c.Free(id)
 		}
 		c.live = nil
+		if c.r.IntN(5) == 0 { // foreign loads stay until the next report: with too many different ones every rank is scored
+			idle := make([]reservations.RankEngineLoad, len(entries))
+			for i, e := range entries {
+				idle[i] = reservations.RankEngineLoad{Slot: e.Slot, Rank: e.Rank}
+			}
+			c.SetEngineLoads(servicetest.Scope, idle)
+		}
 	case n < 20:
 		c.store(e.Slot, indexer.Tier(c.r.IntN(int(indexer.NumTiers))), 1+c.r.IntN(len(c.local)))
 	case n < 25:
