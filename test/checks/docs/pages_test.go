@@ -71,6 +71,18 @@ func TestPlayed(t *testing.T) {
 	}
 }
 
+// TestHeadings proves that an empty line is before each heading of the pages, as readers of Markdown expect.
+func TestHeadings(t *testing.T) {
+	root := rootOf(t)
+	glued := regexp.MustCompile("(?m)^.+\n##+ .*$")
+	fenced := regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+	for _, page := range pages(t, root) {
+		for _, heading := range glued.FindAllString(fenced.ReplaceAllString(read(t, root, page), ""), -1) {
+			t.Errorf("%s: no empty line before the heading in %q", page, heading)
+		}
+	}
+}
+
 // play runs the session of a page, on free ports in place of those that it
 // names.
 func play(t *testing.T, page string, ports ...string) {
