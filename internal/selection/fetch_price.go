@@ -407,8 +407,7 @@ type fetching struct {
 }
 
 // startFetch charges the source with the fetch of the choice, for a reservation that is about to be booked, with its record; nil:
-// there is none. It is called under the lock of the scope's
-// ledger, so that no other choice tries the link too.
+// there is none. It is called under the lock of the scope's ledger, so that no other choice tries the link too.
 func (c *choice) startFetch(id string, record *idempotencyRecord) *fetching {
 	if c.fetch == nil || !c.fetch.given() {
 		return nil

@@ -70,7 +70,8 @@ func (s *Server) fetch(r *http.Request, hints *kvHints, rank *node.Node, of *sim
 	return t
 }
 
-// serveFetch sends another engine what the rank has that has the most of what it asks for.
+// serveFetch sends another engine what one of the ranks has: that with the most of the asked tokens, for a request that names blocks
+// the first one.
 func (s *Server) serveFetch(ranks ...*node.Node) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var asked simapi.FetchRequest
