@@ -950,9 +950,19 @@ func TestKept(t *testing.T) {
 	if got := strings.Count(a.lists(), "\n"); got != 3 {
 		t.Errorf("%d workers are left:\n%s", got, a.lists())
 	}
-	if e := a.now.find(0); !strings.Contains(string(e.Record), "Later") {
-		t.Errorf("the record has lost a member: %s", e.Record)
-	}
+	m.locked(func() {
+		var h head
+		if err := json.Unmarshal(m.values[headKey], &h); err != nil {
+			t.Fatal(err)
+		}
+		p, err := unpack(shardOf(0), h.Shards[shardOf(0)], m.values[h.Shards[shardOf(0)]])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if record := string(p.of[0].Record); !strings.Contains(record, "Later") {
+			t.Errorf("the record has lost a member: %s", record)
+		}
+	})
 }
 
 // TestHostileShards proves that a shard which no replica writes is refused, before it takes much memory,
