@@ -16,7 +16,7 @@ import (
 )
 
 // BenchmarkHint is a whole booking of a prompt of 4,096 blocks that other ranks have and the chosen one does not: the
-// longest hint there is. Eight ranks have 98,304 blocks each, and the source has other names for its blocks than the rank
+// longest hint there is. Seven of eight ranks have 98,304 blocks each, and the source has other names for its blocks than the rank
 // that was first, which are the dearest to list. It reports the median and the 99th percentile of the time and, of a busy
 // machine, of the processor time. `-benchtime 10000x` books as often.
 func BenchmarkHint(b *testing.B) {
