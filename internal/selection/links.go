@@ -2,7 +2,6 @@ package selection
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"iter"
 	"time"
@@ -23,8 +22,8 @@ const linkVersion = 1
 type keptLink struct {
 	Version int      `json:"version"`
 	Fetches bool     `json:"fetches"` // learned by fetches; else between the sides of pairs
-	From    place    `json:"from"`
-	To      place    `json:"to"`
+	From    linked   `json:"from"`
+	To      linked   `json:"to"`
 	Samples int      `json:"samples"`
 	Weight  float64  `json:"weight"` // the sum of the weights of the samples
 	Sums    linkSums `json:"sums"`
@@ -39,25 +38,13 @@ type linkSums struct {
 	TokensSeconds float64 `json:"tokens_seconds"`
 }
 
-// place is where workers are, as linked.
-type place struct {
-	Revision string `json:"revision,omitempty"`
-	Domain   string `json:"domain,omitempty"`
-	Place    string `json:"place,omitempty"`
-	Anywhere bool   `json:"anywhere,omitempty"`
-}
-
-func placeOf(l linked) place { return place{l.revision, l.domain, l.place, l.anywhere} }
-
-func (p place) linked() linked { return linked{p.Revision, p.Domain, p.Place, p.Anywhere} }
-
 // Kept has the JSON of each link of which something is learned, with its scope. It is for Restore.
 func (l Links) Kept() iter.Seq2[catalog.Scope, json.RawMessage] {
 	return func(yield func(catalog.Scope, json.RawMessage) bool) {
 		for _, from := range []*transfers{&l.api.transfers, &l.api.fetches.transfers} {
 			for of, x := range from.known() {
 				k := keptLink{
-					Version: linkVersion, Fetches: from != &l.api.transfers, From: placeOf(of.from), To: placeOf(of.to), Samples: x.samples,
+					Version: linkVersion, Fetches: from != &l.api.transfers, From: of.from, To: of.to, Samples: x.samples,
 					Weight: x.n, Sums: linkSums{x.x, x.y, x.xx, x.xy}, Last: x.last.UnixNano(),
 				}
 				text, err := json.Marshal(k)
@@ -86,7 +73,7 @@ func (t *transfers) known() map[link]transfer {
 }
 
 // Restore goes on with what was learned of a link before. It must be called before anything is learned of the link. The error says
-// what nobody can have learned, or is errLinkVersion; then nothing has changed.
+// why it cannot: nobody can have learned that, or it is of another version. Then nothing has changed.
 func (l Links) Restore(sc catalog.Scope, state json.RawMessage) error {
 	var k keptLink
 	if err := json.Unmarshal(state, &k); err != nil {
@@ -94,7 +81,7 @@ func (l Links) Restore(sc catalog.Scope, state json.RawMessage) error {
 	}
 	switch {
 	case k.Version != linkVersion:
-		return fmt.Errorf("a link: %w, %d", errLinkVersion, k.Version)
+		return fmt.Errorf("a link: its form is that of another version, %d", k.Version)
 	case !k.possible():
 		return fmt.Errorf("a link: no transfers make %.200q", state)
 	}
@@ -104,7 +91,7 @@ func (l Links) Restore(sc catalog.Scope, state json.RawMessage) error {
 	}
 	to.mu.Lock()
 	defer to.mu.Unlock()
-	if x := to.entry(link{sc, k.From.linked(), k.To.linked()}); x != nil {
+	if x := to.entry(link{sc, k.From, k.To}); x != nil {
 		*x = transfer{samples: k.Samples, n: k.Weight, x: k.Sums.Tokens, y: k.Sums.Seconds, xx: k.Sums.TokensTokens, xy: k.Sums.TokensSeconds}
 		if x.last = time.Unix(0, k.Last); x.last.After(time.Now()) {
 			x.last = time.Now() // the clock was set back
@@ -112,8 +99,6 @@ func (l Links) Restore(sc catalog.Scope, state json.RawMessage) error {
 	}
 	return nil
 }
-
-var errLinkVersion = errors.New("its form is that of another version")
 
 // possible reports whether transfers can make the sums. A number that is none is not.
 func (k *keptLink) possible() bool {

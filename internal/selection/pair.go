@@ -395,21 +395,21 @@ func (p *pairing) tells(w *catalog.Worker) bool {
 
 // linked has what decides whether the KV caches of one worker can be passed on to another.
 type linked struct {
-	revision string
-	domain   string // kv_transfer_domain
-	place    string // where the worker is at that level of topology; "": unknown
-	anywhere bool   // the place of the other worker only matters for the time of the transfer
+	Revision string `json:"revision,omitempty"`
+	Domain   string `json:"domain,omitempty"`   // kv_transfer_domain
+	Place    string `json:"place,omitempty"`    // where the worker is at that level of topology; "": unknown
+	Anywhere bool   `json:"anywhere,omitempty"` // the place of the other worker only matters for the time of the transfer
 }
 
 func linkedOf(w *catalog.Worker) (l linked) {
 	if w.Revision != nil {
-		l.revision = *w.Revision
+		l.Revision = *w.Revision
 	}
 	if w.KVTransferDomain != nil {
-		l.domain = *w.KVTransferDomain
+		l.Domain = *w.KVTransferDomain
 	}
-	l.place = w.TopologyDomains[l.domain]
-	l.anywhere = w.KVTransferEnforcement != nil && *w.KVTransferEnforcement == "preferred"
+	l.Place = w.TopologyDomains[l.Domain]
+	l.Anywhere = w.KVTransferEnforcement != nil && *w.KVTransferEnforcement == "preferred"
 	return l
 }
 
@@ -417,7 +417,7 @@ func linkedOf(w *catalog.Worker) (l linked) {
 // transfer domain and one place in it, as far as both tell and require them.
 func (l linked) with(o linked) bool {
 	equal := func(a, b string) bool { return a == "" || b == "" || a == b }
-	return l.revision == o.revision && equal(l.domain, o.domain) && (l.anywhere || o.anywhere || equal(l.place, o.place))
+	return l.Revision == o.Revision && equal(l.Domain, o.Domain) && (l.Anywhere || o.Anywhere || equal(l.Place, o.Place))
 }
 
 // link returns the link between the chosen ranks.

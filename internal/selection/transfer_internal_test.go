@@ -15,7 +15,7 @@ import (
 func TestLinksMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f fetches
-		of := func(i int) link { return link{from: linked{revision: strconv.Itoa(i)}} }
+		of := func(i int) link { return link{from: linked{Revision: strconv.Itoa(i)}} }
 		learn := func(i int) {
 			for range minTransfers {
 				f.note(of(i), 1000, time.Second)
