@@ -42,6 +42,8 @@ type Answer struct {
 	Tokens uint64
 	// Pieces: Tokens is the number of pieces of the answer, each of which has at least one token.
 	Pieces bool
+	// Limit is the most tokens that the request allows; 0: unknown.
+	Limit uint32
 	// None: the request got no answer. It was given up, or its engine failed.
 	None bool
 }
@@ -348,7 +350,8 @@ func (s *scope) observeInferred(r *entry) {
 	}
 }
 
-// mostBrief is the expected output, in tokens, up to which it says how long the answer was: with that the request ends.
+// mostBrief is the expected output, or the limit of the output, in tokens, up to which it says how long the answer was: with that the
+// request ends.
 const mostBrief = 2
 
 // observeFree is called before a caller's free takes effect.
@@ -359,6 +362,9 @@ func (s *scope) observeFree(r *entry, of Answer) {
 	}
 	if of.Tokens == 0 && r.output != nil && *r.output <= mostBrief {
 		of.Tokens = max(1, uint64(*r.output))
+	}
+	if of.Limit > 0 && of.Limit <= mostBrief {
+		of.Pieces = false
 	}
 	switch x := &q.all[r.inRank]; {
 	case !r.prefillDone && of.None:

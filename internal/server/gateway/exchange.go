@@ -385,26 +385,13 @@ func (e *Exchange) End() {
 			e.metrics.CachedTokens(u.Cached, predicted)
 		}
 		if e.response.Started() {
-			e.booking.answeredWhole(answerOf(&e.used, u.Completion > 0, e.limit))
+			e.booking.answeredWhole(selection.Answer{Tokens: max(1, e.used.Completion), Pieces: u.Completion == 0, Limit: e.limit})
 		}
 		e.response = nil
 	}
 	e.release()
 	e.booking = nil
 	e.endSession()
-}
-
-// mostBrief is the limit of tokens up to which an answer has about as many.
-const mostBrief = 2
-
-// answerOf returns what is known of the length of an answer. counted: the engine has told how many tokens there are, which else is
-// how many pieces of text have come. limit is the most that the request allows; 0: none.
-func answerOf(used *openai.Usage, counted bool, limit uint32) selection.Answer {
-	of := selection.Answer{Tokens: max(1, used.Completion), Pieces: !counted}
-	if of.Pieces && limit > 0 && limit <= mostBrief {
-		of.Pieces = false
-	}
-	return of
 }
 
 // endSession ends the session whose last request this is. It may be called twice.
