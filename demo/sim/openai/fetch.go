@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -49,22 +48,10 @@ func (s *Server) fetch(r *http.Request, hints *kvHints, rank *node.Node, of *sim
 		return t
 	}
 	asked.Has = rank.Cached(keys, of.TokenIDs)
-	text, err := json.Marshal(asked)
-	if err != nil {
-		panic(err) // numbers and strings
-	}
 	ctx, cancel := context.WithTimeout(r.Context(), fetchPatience)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, source+simapi.PathFetch, bytes.NewReader(text))
-	if err != nil {
-		return t
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return t
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK || json.NewDecoder(resp.Body).Decode(&t) != nil {
+	answer, status, err := post(ctx, source+simapi.PathFetch, make(http.Header), asked)
+	if err != nil || status != http.StatusOK || json.Unmarshal(answer, &t) != nil {
 		return simapi.Transfer{}
 	}
 	return t

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -113,21 +114,28 @@ func (s *Server) prefillElsewhere(w http.ResponseWriter, r *http.Request) bool {
 
 // ask sends the request for the prefill.
 func (s *Server) ask(r *http.Request, url string, body map[string]any) (answer []byte, status int, err error) {
+	header := make(http.Header)
+	if rank := r.Header.Get(prefillRankHeader); rank != "" {
+		header.Set(rankHeader, rank)
+	}
+	if source := r.Header.Get(sourceHeader); source != "" {
+		header.Set(sourceHeader, source)
+	}
+	return post(r.Context(), url, header, body)
+}
+
+// post sends another engine a body, as JSON, that can be written as that.
+func post(ctx context.Context, url string, header http.Header, body any) (answer []byte, status int, err error) {
 	text, err := json.Marshal(body)
 	if err != nil {
-		panic(err) // it was JSON before
+		panic(err)
 	}
-	req, err := http.NewRequestWithContext(r.Context(), http.MethodPost, url, bytes.NewReader(text))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(text))
 	if err != nil {
 		return nil, 0, err
 	}
-	req.Header.Set("Content-Type", "application/json")
-	if rank := r.Header.Get(prefillRankHeader); rank != "" {
-		req.Header.Set(rankHeader, rank)
-	}
-	if source := r.Header.Get(sourceHeader); source != "" {
-		req.Header.Set(sourceHeader, source)
-	}
+	req.Header = header
+	header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return nil, 0, err
