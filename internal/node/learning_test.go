@@ -34,14 +34,7 @@ func TestLearnedSurvivesRestart(t *testing.T) {
 		for i := range 250 {
 			id, size := fmt.Sprint("r", i), 100+i%7*300
 			w.Book(id, servicetest.Prompt(uint32(i)<<12, size))
-			time.Sleep(time.Duration(theta.Prefill(float64(size), float64(size)) * float64(time.Second)))
-			if err := w.PrefillComplete(id); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(time.Second)
-			if err := w.Free(id); err != nil {
-				t.Fatal(err)
-			}
+			w.Serve(id, time.Duration(theta.Prefill(float64(size), float64(size))*float64(time.Second)))
 		}
 		time.Sleep(2 * time.Second)
 		before := learned(w)

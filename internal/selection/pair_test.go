@@ -477,14 +477,7 @@ func playTransfers(t *testing.T, near, far func(*catalog.Record)) {
 					t.Fatal(err)
 				}
 			}
-			time.Sleep(time.Duration(size) * time.Duration(prefill*prefill) * 10 * time.Microsecond) // 10 or 40 µs a token
-			if err := w.PrefillComplete(id); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(time.Second)
-			if err := w.Free(id); err != nil {
-				t.Fatal(err)
-			}
+			w.Serve(id, time.Duration(size)*time.Duration(prefill*prefill)*10*time.Microsecond) // 10 or 40 µs a token
 			return prefill
 		}
 		of := func(id uint64) func(*selection.PairRequest) {
@@ -584,14 +577,7 @@ func runPairs(w *servicetest.World, t *testing.T) {
 		if err != nil || pair.Prefill == nil {
 			t.Fatalf("%+v, %v", pair, err)
 		}
-		time.Sleep(time.Duration(theta.Prefill(float64(size), float64(size)) * float64(time.Second)))
-		if err := w.PrefillComplete(id); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Second)
-		if err := w.Free(id); err != nil {
-			t.Fatal(err)
-		}
+		w.Serve(id, time.Duration(theta.Prefill(float64(size), float64(size))*float64(time.Second)))
 	}
 }
 
@@ -656,16 +642,15 @@ func TestPairsComeBack(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(time.Duration(takes.Prefill(2000, 2000) * float64(time.Second)))
+			took := time.Duration(takes.Prefill(2000, 2000) * float64(time.Second))
 			if pair.Prefill != nil {
+				time.Sleep(took)
 				if err := w.PrefillComplete(id + ".prefill"); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(10 * time.Millisecond)
+				took = 10 * time.Millisecond // the transfer
 			}
-			if err := errors.Join(w.PrefillComplete(id), sleepThen(time.Second, func() error { return w.Free(id) })); err != nil {
-				t.Fatal(err)
-			}
+			w.Serve(id, took)
 			return pair.Prefill != nil
 		}
 		slow := ttft.Parameters{Base: 0.12, PerToken: 4 * targetEngine.PerToken, PerContext: 4e-8}

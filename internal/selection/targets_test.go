@@ -188,10 +188,7 @@ func TestRefusingEverythingEnds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(time.Duration(targetEngine.Prefill(float64(sel.EffectivePrefillTokens), 2000) * float64(time.Second)))
-			if err := errors.Join(w.PrefillComplete(id), sleepThen(time.Second, func() error { return w.Free(id) })); err != nil {
-				t.Fatal(err)
-			}
+			w.Serve(id, time.Duration(targetEngine.Prefill(float64(sel.EffectivePrefillTokens), 2000)*float64(time.Second)))
 		}
 		if refused == 0 || refused > ttft.MostRefused {
 			t.Errorf("%d requests are refused, at most %d may be", refused, ttft.MostRefused)
@@ -203,11 +200,6 @@ func TestRefusingEverythingEnds(t *testing.T) {
 			t.Errorf("%g refusals are counted, of %d", n, refused)
 		}
 	})
-}
-
-func sleepThen(d time.Duration, f func() error) error {
-	time.Sleep(d)
-	return f()
 }
 
 // TestFewAreLetThrough: where refusals are right, one of 32 requests is let through, and asking without a reservation, which
@@ -233,10 +225,7 @@ func TestFewAreLetThrough(t *testing.T) {
 			if sel.Explanation.Target.Probe {
 				told++
 			}
-			time.Sleep(time.Duration(targetEngine.Prefill(float64(sel.EffectivePrefillTokens), 2000) * float64(time.Second)))
-			if err := errors.Join(w.PrefillComplete(id), sleepThen(time.Second, func() error { return w.Free(id) })); err != nil {
-				t.Fatal(err)
-			}
+			w.Serve(id, time.Duration(targetEngine.Prefill(float64(sel.EffectivePrefillTokens), 2000)*float64(time.Second)))
 			return true
 		}
 		through := 0
@@ -274,10 +263,7 @@ func TestConversationsAreNotRefusedForEver(t *testing.T) {
 				t.Fatal(err)
 			}
 			took := time.Duration(targetEngine.Prefill(float64(sel.EffectivePrefillTokens), float64(2000+200*n)) * float64(time.Second))
-			time.Sleep(took)
-			if err := errors.Join(w.PrefillComplete(id), sleepThen(time.Second, func() error { return w.Free(id) })); err != nil {
-				t.Fatal(err)
-			}
+			w.Serve(id, took)
 			return took <= req.TTFTTarget
 		}
 		const conversations, turns = 60, 5
@@ -374,16 +360,7 @@ func ninthDecileHolds(t *testing.T, seed uint64, slowest float64) {
 					held++
 				}
 			}
-			under.Go(func() {
-				time.Sleep(time.Until(end))
-				if err := w.PrefillComplete(id); err != nil {
-					t.Error(err)
-				}
-				time.Sleep(time.Second)
-				if err := w.Free(id); err != nil {
-					t.Error(err)
-				}
-			})
+			under.Go(func() { w.Serve(id, time.Until(end)) })
 		}
 		under.Wait()
 		share := float64(held) / float64(asked)

@@ -39,14 +39,7 @@ func run(w *servicetest.World, t *testing.T, id string, size int, theta ttft.Par
 		t.Fatal(err)
 	}
 	took := theta.Prefill(float64(sel.EffectivePrefillTokens), float64(size))
-	time.Sleep(time.Duration(took * float64(time.Second)))
-	if err := w.PrefillComplete(id); err != nil {
-		t.Fatal(err)
-	}
-	time.Sleep(time.Second)
-	if err := w.Free(id); err != nil {
-		t.Fatal(err)
-	}
+	w.Serve(id, time.Duration(took*float64(time.Second)))
 }
 
 // runLate books n prompts one after the other, and reports each's prefill complete only

@@ -257,6 +257,20 @@ func (w *World) Book(id string, tokens []uint32) selection.Selection {
 	return sel
 }
 
+// Serve reports the end of a reservation's prefill after so long, and frees it a second later. It sleeps, so it is for bubbles of
+// testing/synctest.
+func (w *World) Serve(id string, prefill time.Duration) {
+	w.T.Helper()
+	time.Sleep(prefill)
+	if err := w.PrefillComplete(id); err != nil {
+		w.T.Errorf("prefill_complete %s: %v", id, err)
+	}
+	time.Sleep(time.Second)
+	if err := w.Free(id); err != nil {
+		w.T.Errorf("free %s: %v", id, err)
+	}
+}
+
 // Queueing is a change of the configuration: prefill of more than threshold times
 // max_num_batched_tokens makes requests wait.
 func Queueing(threshold float64) func(*node.Config) {
