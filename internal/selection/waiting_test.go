@@ -344,20 +344,27 @@ policy_classes:
 	return func(c *node.Config) { c.Scopes.Admission = admission.Config{File: file} }
 }
 
+// overLimit makes a request wait, and returns the next one, which is refused for a limit of one.
+func overLimit(t *testing.T, w *servicetest.World) *call {
+	t.Helper()
+	if c := startCall(w, "a", servicetest.Prompt(1, 8)); !c.waits() {
+		t.Fatal("did not wait")
+	}
+	c := startCall(w, "b", servicetest.Prompt(2, 8))
+	if c.waits() {
+		t.Fatal("waits beyond the limit")
+	}
+	servicetest.WantError(t, c.err, contract.QueueRejected, `router policy class "only" queue requests limit reached (current=1, limit=1)`)
+	return c
+}
+
 // TestQueueRejects: a full class answers with the contract's text and details.
 func TestQueueRejects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := busy(t, limitedQueue(t, 1))
-		if c := startCall(w, "a", servicetest.Prompt(1, 8)); !c.waits() {
-			t.Fatal("did not wait")
-		}
-		c := startCall(w, "b", servicetest.Prompt(2, 8))
-		if c.waits() {
-			t.Fatal("waits beyond the limit")
-		}
-		servicetest.WantError(t, c.err, contract.QueueRejected, `router policy class "only" queue requests limit reached (current=1, limit=1)`)
+		c := overLimit(t, w)
 		var e *contract.Error
-		errors.As(c.err, &e) // WantError has seen that it is one
+		errors.As(c.err, &e) // overLimit has seen that it is one
 		if got := fmt.Sprintf("%+v", e.Details); got != "{PolicyClass:only LimitKind:requests Current:1 Limit:1}" {
 			t.Errorf("details are %s", got)
 		}
@@ -373,14 +380,7 @@ func TestQueueLimitLeavesOutEncoders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := busy(t, limitedQueue(t, 1))
 		w.Put(servicetest.Record(2, 1, role(catalog.RoleEncode)))
-		if c := startCall(w, "a", servicetest.Prompt(1, 8)); !c.waits() {
-			t.Fatal("did not wait")
-		}
-		c := startCall(w, "b", servicetest.Prompt(2, 8))
-		if c.waits() {
-			t.Fatal("waits beyond the limit")
-		}
-		servicetest.WantError(t, c.err, contract.QueueRejected, `router policy class "only" queue requests limit reached (current=1, limit=1)`)
+		overLimit(t, w)
 	})
 }
 

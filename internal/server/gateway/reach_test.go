@@ -59,6 +59,23 @@ func (w *world) pairWith(n, status int) string {
 	return p.headers[prefiller]
 }
 
+// pairsWith returns a function that does so with one request after the other.
+func (w *world) pairsWith(status int) (next func() string) {
+	n := 0
+	return func() string { n++; return w.pairWith(n, status) }
+}
+
+// awaitPair waits for a request that gets a pair with the worker of this address.
+func awaitPair(t *testing.T, next func() string, address string) {
+	t.Helper()
+	await(t, func() string {
+		if next() != address {
+			return address + " gets no pair"
+		}
+		return ""
+	})
+}
+
 // TestDeadPrefillWorker: a worker that prefills and takes no connections gets no pairs, whatever the sidecar of the other side
 // answers: 502, as most do, or 200, as those that have their own engine compute the prompt (llm-d's, pkg/sidecar/proxy,
 // shouldFallbackToDecode). Once it takes connections again, it gets pairs.
@@ -70,8 +87,7 @@ func TestDeadPrefillWorker(t *testing.T) {
 			w.put(2, 1, role("prefill"))
 			w.put(3, 1, role("decode"))
 			n.set(at(1), syscall.ECONNREFUSED)
-			i := 0
-			next := func() string { i++; return w.pairWith(i, status) }
+			next := w.pairsWith(status)
 			await(t, func() string {
 				for range 20 { // of two that are alike each gets some
 					if next() == at(1) {
@@ -81,12 +97,7 @@ func TestDeadPrefillWorker(t *testing.T) {
 				return ""
 			})
 			n.set(at(1), nil)
-			await(t, func() string {
-				if next() != at(1) {
-					return "the worker is back and gets no pair"
-				}
-				return ""
-			})
+			awaitPair(t, next, at(1))
 		})
 	}
 }
@@ -97,9 +108,8 @@ func TestAllPrefillWorkersDead(t *testing.T) {
 	w.put(1, 1, role("prefill"))
 	w.put(2, 1, role("decode"))
 	n.set(at(1), syscall.ECONNREFUSED)
-	i := 0
-	next := func() string { i++; return w.pairWith(i, 502) }
-	await(t, func() string { return next() })
+	next := w.pairsWith(502)
+	await(t, next)
 	looks := n.looks(at(1))
 	await(t, func() string {
 		if n.looks(at(1)) < looks+2 {
@@ -111,12 +121,7 @@ func TestAllPrefillWorkersDead(t *testing.T) {
 		t.Errorf("%s gets a pair", got)
 	}
 	n.set(at(1), nil)
-	await(t, func() string {
-		if next() == "" {
-			return "no pair although the worker is back"
-		}
-		return ""
-	})
+	awaitPair(t, next, at(1))
 }
 
 // TestUnreachableFromHere: a host that has never answered may be out of this process's reach alone, so that a look that comes to
@@ -126,28 +131,26 @@ func TestUnreachableFromHere(t *testing.T) {
 	w.put(1, 1, role("prefill"))
 	w.put(2, 1, role("decode"))
 	n.set(at(1), syscall.EHOSTUNREACH)
-	for i := range 3 {
+	next := w.pairsWith(502)
+	look := func() {
 		looks := n.looks(at(1))
 		await(t, func() string {
-			if w.pairWith(i, 502); n.looks(at(1)) == looks {
+			if next(); n.looks(at(1)) == looks {
 				return "it is not looked at"
 			}
 			return ""
 		})
 	}
-	if w.pairWith(9, 502) == "" {
+	for range 3 {
+		look()
+	}
+	if next() == "" {
 		t.Error("it gets no pair")
 	}
-	looks := n.looks(at(1))
 	n.set(at(1), nil)
-	await(t, func() string {
-		if w.pairWith(10, 502); n.looks(at(1)) == looks {
-			return "it is not looked at"
-		}
-		return ""
-	})
+	look()
 	n.set(at(1), syscall.EHOSTUNREACH)
-	await(t, func() string { return w.pairWith(11, 502) })
+	await(t, next)
 }
 
 // TestDeadPrefillWorkerMoves: a dead worker that gets an endpoint with a host name, which nobody has looked up yet, cannot be looked
@@ -157,8 +160,7 @@ func TestDeadPrefillWorkerMoves(t *testing.T) {
 	w.put(1, 1, role("prefill"))
 	w.put(2, 1, role("decode"))
 	n.set(at(1), syscall.ECONNREFUSED)
-	i := 0
-	next := func() string { i++; return w.pairWith(i, 502) }
+	next := w.pairsWith(502)
 	await(t, next)
 	w.put(1, 1, role("prefill"), func(r *catalog.Record) { r.Endpoint = new("http://localhost:8123") })
 	await(t, func() string {
