@@ -208,12 +208,7 @@ var pairFleets = []Fleet{
 
 // TestPairsWhole plays all cells and prints the tables of docs/figures/pairs-compared.md with -whole.
 func TestPairsWhole(t *testing.T) {
-	if !*whole {
-		t.Skip("only with -whole")
-	}
-	if err := checkChoice(); err != nil {
-		t.Fatal(err)
-	}
+	onlyWhole(t)
 	type cell struct {
 		load  float64
 		fleet string

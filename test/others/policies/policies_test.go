@@ -55,22 +55,8 @@ func equal(engines, blocks int) Fleet {
 
 // TestWhole plays all cells and prints the tables of docs/figures/policies-compared.md with -whole.
 func TestWhole(t *testing.T) {
-	if !*whole {
-		t.Skip("only with -whole")
-	}
-	if err := checkChoice(); err != nil {
-		t.Fatal(err)
-	}
-	all := workloads(t)
-	played, err := openResults(*results)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := played.close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	onlyWhole(t)
+	all, played := workloads(t), keptResults(t)
 	t.Run("plays", func(t *testing.T) {
 		for _, l := range all {
 			for _, f := range fleets {
@@ -242,6 +228,32 @@ func checkNames(list string, known []string) error {
 		}
 	}
 	return nil
+}
+
+// onlyWhole skips a test without -whole, and fails it if what is chosen of the whole is not there.
+func onlyWhole(t *testing.T) {
+	t.Helper()
+	if !*whole {
+		t.Skip("only with -whole")
+	}
+	if err := checkChoice(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// keptResults opens the file of -results until the end of the test.
+func keptResults(t *testing.T) *resultsFile {
+	t.Helper()
+	r, err := openResults(*results)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
 }
 
 // checkChoice returns an error if -rules or -workloads names what there is not.

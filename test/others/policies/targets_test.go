@@ -128,21 +128,8 @@ func TestTargetsPlay(t *testing.T) {
 
 // TestTargetsWhole plays all cells and prints the table of docs/figures/targets-compared.md with -whole.
 func TestTargetsWhole(t *testing.T) {
-	if !*whole {
-		t.Skip("only with -whole")
-	}
-	if err := checkChoice(); err != nil {
-		t.Fatal(err)
-	}
-	played, err := openResults(*results)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := played.close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	onlyWhole(t)
+	played := keptResults(t)
 	t.Run("plays", func(t *testing.T) {
 		for _, l := range targetLoadsOf() {
 			for _, f := range targetFleets() {
