@@ -274,7 +274,7 @@ func (r *runner) full(s *server, round int) error {
 		do("select_tokens."+mk, 0, f, b)
 	}
 	if has(*fOps, "lifecycle") {
-		f, b := lifecycleOp(s.base, w.ex, ps, "hashes")
+		f, b := lifecycleOp(s.base, "", w.ex, ps, "hashes", nil)
 		do("lifecycle."+mk, 0, f, b)
 	}
 	if has(*fOps, "overlap") {
@@ -350,7 +350,7 @@ func (r *runner) tails(s *server, round int) error {
 			}
 		}
 		if has(*fOps, "lifecycle") {
-			f, b := lifecycleOp(s.base, w.ex, ps, "hashes")
+			f, b := lifecycleOp(s.base, "", w.ex, ps, "hashes", nil)
 			do("lifecycle."+kname(n), f, b)
 		}
 	}

@@ -1,13 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 )
 
 // paired runs both servers at once and gives them load in slices, one after the other, so that both meet the same other
@@ -79,41 +79,30 @@ func memberOf(text string) (names int, member string, err error) {
 
 // memberOp returns an operation in the dialect of 1.6, nil if there is none of that name.
 func (r *runner) memberOp(name string, s *server, ps []*prompt, names int, member string) op {
-	tails := make([]string, len(ps))
-	for i, p := range ps {
-		tails[i] = string(promptFields(r.w.ex, p, "hashes")) + "}"
-	}
-	body := func(i int, id string) []byte {
-		head := `{"model_name":"m",`
-		if names > 0 {
-			head += fmt.Sprintf(`%q:"%036d",`, member, i*7919%names)
+	const dialect = "/v1.6"
+	named := func(i int) string {
+		if names == 0 {
+			return ""
 		}
-		if id != "" {
-			head += `"selection_id":"` + id + `",`
-		}
-		return []byte(head + tails[i%len(tails)])
-	}
-	call := func(h *hconn, method, path string, body []byte) error {
-		st, answer, err := h.do(rawReq(s.base, method, path, body))
-		if err == nil && st >= 300 {
-			err = fmt.Errorf("%s: status %d %s", path, st, trunc(answer, 160))
-		}
-		return err
+		return fmt.Sprintf(`%q:"%036d",`, member, i*7919%names)
 	}
 	switch name {
 	case "select":
-		return func(h *hconn, i int) error { return call(h, "POST", "/v1.6/select", body(i, "")) }
-	case "lifecycle":
-		return func(h *hconn, i int) error {
-			id := "p" + runTag + "-" + strconv.FormatUint(idCounter.Add(1), 10)
-			if err := call(h, "POST", "/v1.6/select_and_reserve", body(i, id)); err != nil {
-				return err
-			}
-			if err := call(h, "POST", "/v1.6/reservations/"+id+"/prefill_complete", nil); err != nil {
-				return err
-			}
-			return call(h, "DELETE", "/v1.6/reservations/"+id, nil)
+		tails := make([]string, len(ps))
+		for i, p := range ps {
+			tails[i] = string(promptFields(r.w.ex, p, "hashes")) + "}"
 		}
+		return func(h *hconn, i int) error {
+			body := `{"model_name":"m",` + named(i) + tails[i%len(tails)]
+			st, answer, err := h.do(rawReq(s.base, "POST", dialect+"/select", []byte(body)))
+			if err == nil && st >= 300 {
+				err = fmt.Errorf("select %d %s", st, trunc(answer, 160))
+			}
+			return err
+		}
+	case "lifecycle":
+		f, _ := lifecycleOp(s.base, dialect, r.w.ex, ps, "hashes", named)
+		return f
 	}
 	return nil
 }
@@ -121,18 +110,15 @@ func (r *runner) memberOp(name string, s *server, ps []*prompt, names int, membe
 // reserveAll gives each name a reservation, which ends at once.
 func (r *runner) reserveAll(s *server, names int, member string) error {
 	f := r.memberOp("lifecycle", s, r.w.promptsOf(1024, promptCount(1024)), names, member)
-	var next atomic.Int64
-	var first atomic.Pointer[error]
+	failed := make([]error, *fConns)
 	var all sync.WaitGroup
-	for range *fConns {
+	for c := range *fConns {
 		all.Add(1)
 		go func() {
 			defer all.Done()
 			h := &hconn{addr: s.base}
-			for i := int(next.Add(1) - 1); i < names && first.Load() == nil; i = int(next.Add(1) - 1) {
-				if err := f(h, i); err != nil {
-					first.CompareAndSwap(nil, &err)
-				}
+			for i := c; i < names && failed[c] == nil; i += *fConns {
+				failed[c] = f(h, i)
 			}
 			if h.c != nil {
 				h.c.Close()
@@ -140,10 +126,7 @@ func (r *runner) reserveAll(s *server, names int, member string) error {
 		}()
 	}
 	all.Wait()
-	if err := first.Load(); err != nil {
-		return *err
-	}
-	return nil
+	return errors.Join(failed...)
 }
 
 // threadsCPU returns the CPU seconds of the live threads of a process, to the nanosecond: procCPU counts in

@@ -53,7 +53,7 @@ func (r *runner) replica(sp spec, round, port int) error {
 	r.delays(m, sp, "quiet", quiet)
 
 	// Beside lifecycles at the rate that HTTP reaches.
-	f, _ := lifecycleOp(a.base, r.w.ex, r.w.promptsOf(1024, 200), "hashes")
+	f, _ := lifecycleOp(a.base, "", r.w.ex, r.w.promptsOf(1024, 200), "hashes", nil)
 	var stop atomic.Bool
 	var load sync.WaitGroup
 	var done, failed atomic.Int64
