@@ -53,7 +53,7 @@ func TestTwoEngines(t *testing.T) {
 			_, chat, _ := strings.Cut(output, `{"status":"ready"}`)
 			if err := json.Unmarshal([]byte(chat), &answer); err != nil || answer.Model != "MODEL" ||
 				len(answer.Choices) != 1 || answer.Choices[0].Message.Content == "" {
-				t.Errorf("%v; the answer is %s", err, output)
+				t.Errorf("%v; the answer is %s\nlog of the service:\n%s", err, output, read(t, dir, "service.log"))
 			}
 		})
 	}
