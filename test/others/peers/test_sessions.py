@@ -155,8 +155,10 @@ def listening(replica, scope, wire, publisher) -> None:
         time.sleep(0.05)
         if wire.poll(0) and chosen(ask(replica, scope, "probe"), scope) == (1, 0):
             break
-    while wire.poll(300):
-        wire.recv_multipart()
+    last, event = (scope.booking(f"probe-{probe}"), "Free"), {}
+    while (event.get("request_id"), event.get("data")) != last:
+        assert wire.poll(PATIENCE * 1000), "the end of the last probe is not published"
+        event = msgpack.unpackb(wire.recv_multipart()[1]).get("event", {})
 
 
 def tell(publisher, scope, session, worker, rank, sequence, writer=77, **more) -> None:
