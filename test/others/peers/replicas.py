@@ -9,7 +9,7 @@ from ports import free_ports
 from programs import Answer, Http
 
 BLOCK_SIZE = 16
-PATIENCE = 10.0  # seconds until something that has to happen counts as missing
+PATIENCE = 30.0  # seconds until something that has to happen counts as missing
 
 _names = itertools.count(1)
 _workers = itertools.count(1)
@@ -121,8 +121,15 @@ class Selection(Replica):
 
     def select(self, scope: Scope, name, tokens: list[int]) -> tuple[int, int]:
         """Books a prompt on one of the scope's ranks, which the service chooses."""
-        body = self.scoped(scope, token_ids=tokens, allowed_worker_ids=scope.workers) | {self.system.booking: scope.booking(name)}
-        chosen = self.program.call("POST", "/select_and_reserve", body)
+        return self._chosen(scope, "/select_and_reserve", tokens, **{self.system.booking: scope.booking(name)})
+
+    def choose(self, scope: Scope, tokens: list[int]) -> tuple[int, int]:
+        """The rank that the service would choose now; nothing is booked."""
+        return self._chosen(scope, "/select", tokens)
+
+    def _chosen(self, scope: Scope, path: str, tokens: list[int], **more) -> tuple[int, int]:
+        body = self.scoped(scope, token_ids=tokens, allowed_worker_ids=scope.workers) | more
+        chosen = self.program.call("POST", path, body)
         return scope.workers.index(chosen["worker_id"]), chosen["dp_rank"]
 
     def loads(self, scope: Scope) -> dict:
