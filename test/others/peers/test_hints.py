@@ -64,20 +64,19 @@ class Pair:
         rank.store(mark, 0, 1)
         rank.store(mark, 1, 2, "CPU")
         for wire in self.wires:
-            eventually(lambda wire=wire: self.found(wire, mark, where), 2, f"the mark of {where}")
+            eventually(lambda wire=wire: self.found(wire, mark)[where], (1, 2), f"the mark of {where}")
         rank.remove(mark, 1, 2, "CPU")
         rank.remove(mark, 0, 1)
 
-    def found(self, wire: Wire, prompt: Prompt, where) -> int:
+    def found(self, wire: Wire, prompt: Prompt) -> dict:
+        """The blocks of a prompt on each rank's device, and with the host's behind them."""
         rows = wire.send(Call("POST", "/overlap_scores", prompt.form)).body["workers"]
-        (row,) = [row for row in rows if (row["worker_id"], row["dp_rank"]) == where]
-        return row["host_pinned_blocks"]
+        return {(row["worker_id"], row["dp_rank"]): (row["device_blocks"], row["host_pinned_blocks"]) for row in rows}
 
     def agree(self, prompt: Prompt) -> None:
         """Waits until both find the same of a prompt: the peer applies the tiers' events apart."""
-        ours, theirs = ({where: self.found(wire, prompt, where) for where in RANKS} for wire in self.wires)
-        if ours != theirs:
-            eventually(lambda: {where: self.found(self.wires[1], prompt, where) for where in RANKS}, ours, prompt.form)
+        ours, theirs = self.wires
+        eventually(lambda: self.found(theirs, prompt), self.found(ours, prompt), prompt.form)
 
 
 def hint_record(chance: random.Random, worker: int, size: int) -> dict:
@@ -159,6 +158,7 @@ def test_with_settings(env, pytestconfig):
         prompt = Prompt(range(5 * BLOCK_SIZE))
         pair.ranks[3, 2].store(prompt, 0, 4)
         pair.settle(3, 2)
+        pair.agree(prompt)
         pinned = {"pinned_worker": {"worker_id": 1, "dp_rank": 0}}
         answer = pair.both("POST", "/select_and_reserve", prompt.form | pinned | {"selection_id": "a"})
         assert ("kv_hint" in answer.body) == ("DYN_ROUTER_PREDICTED_TTL_SECS" not in env)
