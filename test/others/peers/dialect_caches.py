@@ -5,8 +5,8 @@ import time
 from dialect_fleet import Stream, hashes, rolled
 from dialect_wire import Call, comparable, rank, ranks_of, told_apart
 from programs import Answer
+from replicas import PATIENCE
 
-PATIENCE = 5.0  # seconds until both have to agree again
 _FOUND = ("device_blocks", "host_pinned_blocks", "disk_blocks")
 
 

@@ -7,12 +7,13 @@ from contextlib import suppress
 from dataclasses import replace
 from urllib.parse import unquote
 
-from dialect_caches import PATIENCE, Caches
+from dialect_caches import Caches
 from dialect_cost import Weights, attraction, cheapest, told
 from dialect_decisions import Dialect
 from dialect_fleet import ANCHORS, SCOPES, Fleet, Scope
 from dialect_wire import Call, Wire, comparable, rank, ranks_of, told_apart
 from programs import Answer
+from replicas import PATIENCE
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _PROMPT = (

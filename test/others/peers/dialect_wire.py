@@ -42,7 +42,7 @@ class Wire:
 
     def __init__(self, url: str, prefix: str = ""):
         self._address, self._prefix = urlsplit(url).netloc, prefix
-        self._connection = http.client.HTTPConnection(self._address, timeout=10)
+        self._connection = http.client.HTTPConnection(self._address, timeout=30)
 
     def send(self, call: Call) -> Answer:
         body = None if call.body is None else call.text().encode()

@@ -9,7 +9,7 @@ import zmq
 
 from ports import free_ports
 from programs import endpoint
-from replicas import BLOCK_SIZE
+from replicas import BLOCK_SIZE, PATIENCE
 
 
 class Prompt:
@@ -53,7 +53,7 @@ class Rank:
 
     def heard(self) -> None:
         """Waits for a new subscriber."""
-        assert self._socket.poll(10_000), "nobody subscribes to the engine's events"
+        assert self._socket.poll(PATIENCE * 1000), "nobody subscribes to the engine's events"
         self._socket.recv()
 
     def store(self, prompt: Prompt, first: int, end: int, medium="GPU") -> None:

@@ -47,7 +47,7 @@ class Http:
             self.url + path, method=method, data=body, headers={"content-type": "application/json"}
         )
         try:
-            with _http.open(request, timeout=10) as answer:
+            with _http.open(request, timeout=30) as answer:
                 return Answer(answer.status, _decode(answer.read()))
         except urllib.error.HTTPError as refusal:
             with refusal:
@@ -78,7 +78,7 @@ class Program(Http):
         self._process = subprocess.Popen(
             self._argv, env=env | self._env, stdout=self._log, stderr=self._log
         )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
                 if self.send("GET", "/health").status == 200:
@@ -96,7 +96,7 @@ class Program(Http):
     def stop(self) -> None:
         self._process.terminate()
         try:
-            self._process.wait(15)
+            self._process.wait(60)
         finally:
             self._process.kill()
 
