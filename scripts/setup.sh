@@ -22,7 +22,12 @@ apt_install() { # package...
     as_root=(sudo)
   fi
   # "${a[@]+…}" because an empty array is an unset variable in bash before 4.4.
-  apt() { "${as_root[@]+"${as_root[@]}"}" env DEBIAN_FRONTEND=noninteractive apt-get "$@"; }
+  # Steps of CI that run at the same time wait for each other, and for who else installs something.
+  local cache=${XDG_CACHE_HOME:-$HOME/.cache}/select-service
+  mkdir -p "$cache"
+  exec 8>"$cache/apt.lock"
+  flock 8
+  apt() { "${as_root[@]+"${as_root[@]}"}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 "$@" 8>&-; }
   install() { apt install -y --no-install-recommends "$@"; }
   printf 'setup: installing %s\n' "$*" >&2
   # A fresh system has no package lists yet, an old one has stale ones.
