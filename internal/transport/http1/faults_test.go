@@ -168,16 +168,17 @@ func TestFaults(t *testing.T) {
 			serve: second(func(c *net.TCPConn) { _, _ = io.WriteString(c, "H") }), requests: 1,
 			want: told{Head, true, true, false, io.ErrUnexpectedEOF}, accepted: 1,
 		},
+		// What comes before the wait is sent within the time, too.
 		"no answer in time": {
-			serve: func(_ int, _ *net.TCPConn, in *bufio.Reader) { read(in); read(in) }, timeout: 10 * time.Millisecond,
+			serve: func(_ int, _ *net.TCPConn, in *bufio.Reader) { read(in); read(in) }, timeout: 3 * time.Second,
 			want: told{Wait, false, true, false, os.ErrDeadlineExceeded}, accepted: 1,
 		},
 		"reused, no answer in time": {
-			serve: second(func(c *net.TCPConn) { _, _ = c.Read(make([]byte, 1)) }), requests: 1, timeout: 200 * time.Millisecond,
+			serve: second(func(c *net.TCPConn) { _, _ = c.Read(make([]byte, 1)) }), requests: 1, timeout: 3 * time.Second,
 			want: told{Wait, true, true, false, os.ErrDeadlineExceeded}, accepted: 1,
 		},
 		"nothing is read in time": {
-			serve: func(_ int, c *net.TCPConn, in *bufio.Reader) { _, _ = in.Peek(1); stall(c) }, body: 64 << 20, timeout: 100 * time.Millisecond,
+			serve: func(_ int, c *net.TCPConn, in *bufio.Reader) { _, _ = in.Peek(1); stall(c) }, body: 64 << 20, timeout: 3 * time.Second,
 			want: told{Send, false, false, false, os.ErrDeadlineExceeded}, accepted: 1,
 		},
 	} {
@@ -254,7 +255,7 @@ func TestNoConnection(t *testing.T) {
 	}{
 		"refused":           {Options{}, Origin{"http", closed.Addr().String()}, Dial, false},
 		"no connection":     {Options{Dial: never, ConnectTimeout: 20 * time.Millisecond}, Origin{"http", "engine"}, Dial, true},
-		"no handshake":      {Options{ConnectTimeout: 20 * time.Millisecond}, Origin{"https", silent.Host}, TLS, true},
+		"no handshake":      {Options{ConnectTimeout: 3 * time.Second}, Origin{"https", silent.Host}, TLS, true},
 		"https to http":     {Options{}, Origin{"https", plain.Host}, TLS, false},
 		"no such name":      {Options{}, Origin{"http", "engine.invalid:80"}, Dial, false},
 		"refused, with TLS": {Options{}, Origin{"https", closed.Addr().String()}, Dial, false},

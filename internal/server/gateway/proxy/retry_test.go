@@ -58,14 +58,14 @@ func TestRetries(t *testing.T) {
 			s.write("HTTP/1.1 503 no\r\nretry-after: 7\r\ncontent-length: 0\r\n\r\n")
 			s.read()
 		}, want: 503},
-		"429":                    {first: func(s *served) { s.read(); s.write("HTTP/1.1 429 no\r\ncontent-length: 0\r\n\r\n"); s.read() }, want: 429},
-		"reset after a 103":      {first: func(s *served) { s.read(); s.write("HTTP/1.1 103 Early Hints\r\n\r\n"); s.reset() }, want: 502, code: "engine_unreachable"},
-		"no answer within 50 ms": {first: func(s *served) { s.read(); s.read() }, want: 504, code: "engine_timeout"},
+		"429":                  {first: func(s *served) { s.read(); s.write("HTTP/1.1 429 no\r\ncontent-length: 0\r\n\r\n"); s.read() }, want: 429},
+		"reset after a 103":    {first: func(s *served) { s.read(); s.write("HTTP/1.1 103 Early Hints\r\n\r\n"); s.reset() }, want: 502, code: "engine_unreachable"},
+		"no answer within 3 s": {first: func(s *served) { s.read(); s.read() }, want: 504, code: "engine_timeout"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := start(t, func(s *settings) {
 				if strings.HasPrefix(name, "no answer") {
-					s.Proxy.FirstByteTimeout = 50 * time.Millisecond
+					s.Proxy.FirstByteTimeout = 3 * time.Second // from the connection on
 				}
 			})
 			first := refusing(t)
