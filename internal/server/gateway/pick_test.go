@@ -461,18 +461,16 @@ func TestWaiting(t *testing.T) {
 	}
 	w := start(t, queue)
 	w.put(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(16)) })
-	first, _ := w.post(chatPath, chat(servicetest.Prompt(1, 16), ""))
+	w.Burden("load", 1, 0, 4, 16)
 	_, p := w.post(chatPath, chat(servicetest.Prompt(2, 16), ""))
 	if p.status != 429 || p.headers["retry-after"] == "" {
 		t.Errorf("answered %+v", p)
 	}
 	w.wantLoads("1/0: 16 4 1")
-	first.close()
-	w.wantLoads("1/0: 0 0 0")
 
 	long := start(t, queue, func(_ *node.Config, g *settings) { g.PickTimeout = time.Minute })
 	long.put(1, 1, func(r *catalog.Record) { r.MaxNumBatchedTokens = new(uint64(16)) })
-	first, _ = long.post(chatPath, chat(servicetest.Prompt(1, 16), ""))
+	first, _ := long.post(chatPath, chat(servicetest.Prompt(1, 16), ""))
 	for name, leave := range map[string]func(*envoy){
 		"half-close":    func(e *envoy) { e.close() },
 		"broken stream": func(e *envoy) { e.cancel() },

@@ -189,7 +189,7 @@ func TestReservedForOthers(t *testing.T) {
 // TestReservationsBounded: what nobody takes over is freed when its time is over; what somebody has taken lives on. A request that
 // follows neither waits nor is refused for load: its load is there already.
 func TestReservationsBounded(t *testing.T) {
-	w := start(t, queueing, func(_ *node.Config, c *settings) { c.ReserveFor = 2 * time.Second })
+	w := start(t, queueing, func(_ *node.Config, c *settings) { c.ReserveFor = 5 * time.Second })
 	w.put(1, 1, fewTokens)
 	ids := servicetest.Prompt(1, 16)
 	_, first := w.post(chatPath, chat(ids, `,"stream":true`), prefer, "reserve-endpoint")
