@@ -25,11 +25,7 @@ ${GO:-go} build -trimpath -o bin/sim-engine ./demo/engine
 ${GO:-go} build -trimpath -o bin/sim-player ./demo/player
 
 # Four ports that nobody listens on: NATS and HTTP of each replica.
-ports=()
-for ((port = 20000 + $$ % 10000; ${#ports[@]} < 4; port++)); do
-	port=$(free_port "$port")
-	ports+=("$port")
-done
+free_ports 4
 http=("${ports[@]:1:3}")
 
 # argv I NAME: what runs a replica at the address of replica I.

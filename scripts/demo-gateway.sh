@@ -43,10 +43,10 @@ await select-service '"message":"listening"'
 run envoy "$envoy" --config-path examples/gateway/envoy.yaml --disable-hot-restart --concurrency 1 --log-level error
 
 # Envoy may meet the picker before that serves, and asks for its health again a second later.
-for i in {1..100}; do
+for i in {1..600}; do
 	curl -sf localhost:9901/clusters | grep -q '^picker::.*::health_flags::healthy$' && break
-	if ((i == 100)) || ! kill -0 "$(<"$tmp/envoy.pid")" 2>/dev/null; then
-		echo 'demo-gateway: Envoy does not call the picker healthy within 10 s:' >&2
+	if ((i == 600)) || ! kill -0 "$(<"$tmp/envoy.pid")" 2>/dev/null; then
+		echo 'demo-gateway: Envoy does not call the picker healthy within a minute:' >&2
 		cat "$tmp/envoy" >&2
 		curl -s localhost:9901/clusters | grep '^picker::.*health' >&2 || true
 		tail -n 5 "$tmp/select-service" >&2

@@ -27,11 +27,7 @@ ${GO:-go} build -trimpath -o bin/sim-engine ./demo/engine
 ${GO:-go} build -trimpath -o bin/sim-player ./demo/player
 
 # Four ports that nobody listens on: HTTP and synchronisation of each replica.
-listens() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
-ports=()
-for ((port = 20000 + $$ % 10000; ${#ports[@]} < 4; port++)); do
-	listens "$port" || ports+=("$port")
-done
+free_ports 4
 http=("${ports[@]:0:2}") sync=("${ports[@]:2:2}")
 
 # argv I [cold]: what runs replica 0 or 1.

@@ -37,3 +37,15 @@ free_port() {
 	while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
 	echo "$port"
 }
+
+# free_ports N: ports, as many. They are below those that the tests draw from, and that the system
+# gives to outgoing connections: nobody takes that of a program which is restarted.
+free_ports() {
+	local port=$((11000 + $$ % 8000))
+	ports=()
+	while ((${#ports[@]} < $1)); do
+		port=$(free_port "$port")
+		ports+=("$port")
+		port=$((port + 1))
+	done
+}
