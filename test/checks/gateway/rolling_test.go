@@ -20,7 +20,7 @@ import (
 
 // engineEnds is how long an engine still accepts requests when its pod is being deleted, as its
 // preStop hook sees to.
-const engineEnds = 2 * time.Second
+const engineEnds = 5 * time.Second
 
 // podEngine is an engine in a pod.
 type podEngine struct {
