@@ -120,23 +120,23 @@ func TestStreamsOfAConnection(t *testing.T) {
 	const beyond = 3
 	for _, c := range []struct {
 		name       string
+		probes     bool
 		maxStreams int
-		method     string
 		most       int
 	}{
-		{"few requests", 1, extprocv3.ExternalProcessor_Process_FullMethodName, 1024},
-		{"many requests", 600, extprocv3.ExternalProcessor_Process_FullMethodName, 1200},
-		{"probes", 100, healthpb.Health_Watch_FullMethodName, 16},
+		{"few requests", false, 1, 1024},
+		{"many requests", false, 600, 1200},
+		{"probes", true, 100, 16},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := start(t, func(_ *node.Config, s *settings) { s.MaxStreams = c.maxStreams })
 			address := w.address
-			if c.method == healthpb.Health_Watch_FullMethodName {
+			if c.probes {
 				address = listenHealth(t, w.gateway)
 			}
 			g := dialRaw(t, address)
 			for i := range uint32(c.most + beyond) {
-				g.call(2*i+1, c.method)
+				g.call(2*i+1, healthpb.Health_Watch_FullMethodName) // stays, while a request makes room after 2 s
 			}
 			g.check(g.WritePing(false, [8]byte{'e', 'n', 'd'})) // answered after what came before it
 			var refused []uint32

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/select-service/select-service/internal/node"
+	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
@@ -145,6 +146,13 @@ func TestStoredLeaves(t *testing.T) {
 		t.Errorf("in another subset: %+v", p)
 	}
 	e.close()
+	stays := selection.ReserveRequest{ // an engine that drains and is idle is removed after a second
+		Scope: catalog.Scope{Model: "m", Tenant: catalog.DefaultName}, ID: "stays", Rank: catalog.Rank{Worker: id},
+		Prompt: selection.Prompt{HasSequenceHashes: true, HasISLTokens: true}, EffectivePrefillTokens: new(uint64),
+	}
+	if _, err := w.Reserve(&stays); err != nil {
+		t.Fatal(err)
+	}
 	w.drain(id)
 	always(t, "a response of a draining engine", at1, get)
 	for range 10 {
