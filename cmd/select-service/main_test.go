@@ -11,10 +11,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -435,6 +437,34 @@ func TestServeDebug(t *testing.T) {
 	if status, _ := p.callAt(p.urls[debugContract], "GET", "/workers", ""); status != 404 {
 		t.Errorf("GET /workers of the debug listener: %d", status)
 	}
+	p.stop()
+	p.ended()
+}
+
+// TestServeListedEngines: a proxy is ready once its engines have been asked, so that the first chat finds one.
+func TestServeListedEngines(t *testing.T) {
+	asked, release := make(chan struct{}), make(chan struct{})
+	arrived, answer := sync.OnceFunc(func() { close(asked) }), sync.OnceFunc(func() { close(release) })
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		arrived()
+		<-release
+		http.NotFound(w, r)
+	}))
+	defer engine.Close()
+	defer answer()
+	p := launch(t, env(), 2, "--listen", "127.0.0.1", "--port", "0", "--proxy-port", freePort(t), "--use-kv-events=false", "--engines", engine.URL,
+		"--tokenizer-protocol", "none", "--gateway-drain-delay", "1ms")
+	<-asked
+	if status, text := p.callAt(p.urls["proxy"], "GET", "/ready", ""); status != http.StatusServiceUnavailable {
+		t.Errorf("before its engine answers: %d %s", status, text)
+	}
+	answer()
+	e2e.Eventually(t, "it is ready", func() error {
+		if status, text := p.callAt(p.urls["proxy"], "GET", "/ready", ""); status != http.StatusOK {
+			return fmt.Errorf("%d %s", status, text)
+		}
+		return nil
+	})
 	p.stop()
 	p.ended()
 }

@@ -116,7 +116,7 @@ func serve(ctx context.Context, conf config.Config, read files, getenv func(stri
 	if read.engines != nil {
 		sources = append(sources, read.engines)
 	}
-	found = workers.NewManager(svc.UseCases.ReplaceWorkers, sources...)
+	found = workers.NewManager(svc.UseCases.ReplaceWorkers, svc.UseCases.Unasked, sources...)
 	picks.build(conf, svc, found.Listed, named, access, engines.Length, read.tokens, mem.budget, tracer, log)
 	operators := newOperators(conf, svc, joined, others, picks, mem.budget)
 

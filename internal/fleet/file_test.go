@@ -27,7 +27,7 @@ func TestSharedFile(t *testing.T) {
 	})
 	f := &sharedFile{Source: once, serves: func() bool { return serves }}
 	var refused error
-	m := workers.NewManager(func(catalog.Set) (catalog.Difference, error) { return catalog.Difference{}, refused }, f)
+	m := workers.NewManager(func(catalog.Set) (catalog.Difference, error) { return catalog.Difference{}, refused }, nil, f)
 	want := func(when string, want bool) {
 		t.Helper()
 		if got := m.Listed(); got != want {

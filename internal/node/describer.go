@@ -164,6 +164,18 @@ func (d *describer) run(ctx context.Context) error {
 	}
 }
 
+// asks reports whether a worker's engine is asked. That of a pod that does not serve is not.
+func asks(w *catalog.Worker) bool {
+	return w.Describe != nil && !w.Tracked && (w.Draining == "" || !w.Source.KindOrAPI().Discovered())
+}
+
+// Unasked reports whether an engine that is asked has neither answered yet nor failed to.
+func (r *describedRegistry) Unasked() bool {
+	return r.describer != nil && slices.ContainsFunc(r.describer.catalog.List(nil, nil), func(w *catalog.Worker) bool {
+		return asks(w) && w.Describe.Told == nil && w.Describe.Fault == catalog.NotAsked
+	})
+}
+
 // sync adapts engines to the workers of the catalog.
 func (d *describer) sync() {
 	d.mu.Lock()
@@ -173,13 +185,10 @@ func (d *describer) sync() {
 	now := time.Now()
 	gone := maps.Clone(d.engines)
 	for _, w := range d.catalog.List(nil, nil) {
-		if w.Describe == nil || w.Tracked {
+		if !asks(w) {
 			continue
 		}
 		discovered := w.Source.KindOrAPI().Discovered()
-		if discovered && w.Draining != "" {
-			continue // a pod that does not serve is not asked
-		}
 		delete(gone, w.ID)
 		e := d.engines[w.ID]
 		if e == nil || e.url != w.Address() || e.engine != w.Describe.Engine {

@@ -153,6 +153,58 @@ func TestAskedUntilItAnswers(t *testing.T) {
 	})
 }
 
+// TestUnasked proves which engines a start waits for: those that are asked, until they answer or fail to.
+func TestUnasked(t *testing.T) {
+	pod := func(draining string) func(*catalog.Record) {
+		return func(r *catalog.Record) {
+			r.Source = catalog.Source{Kind: catalog.SourceKubernetes, Namespace: "llm", Pod: "a", UID: "u"}
+			r.Draining = draining
+		}
+	}
+	for name, row := range map[string]struct {
+		change func(*catalog.Record)
+		err    error
+		first  bool
+	}{
+		"it answers":             {func(*catalog.Record) {}, nil, true},
+		"it is away":             {func(*catalog.Record) {}, errAway, true},
+		"it is no engine":        {func(*catalog.Record) {}, errHTML, true},
+		"that of a pod":          {pod(""), errAway, true},
+		"its pod does not serve": {pod("pod llm/a is not ready"), nil, false},
+		"it is not to describe":  {func(r *catalog.Record) { r.Describe = nil }, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := &engines{told: says(4), err: row.err, start: time.Now()}
+				w := servicetest.Start(t, discovers, func(c *node.Config) {
+					c.Ask = func(ctx context.Context, url, engine string) (*catalog.Description, error) {
+						time.Sleep(time.Second)
+						return e.ask(ctx, url, engine)
+					}
+				})
+				if w.Unasked() {
+					t.Error("without workers an engine is unasked")
+				}
+				set := catalog.Set{Kind: catalog.SourceFile, Records: []catalog.Record{described(1, row.change)}}
+				if k := set.Records[0].Source.Kind; k != "" {
+					set.Kind = k
+				}
+				if _, err := w.ReplaceWorkers(set); err != nil {
+					t.Fatal(err)
+				}
+				if w.Unasked() != row.first {
+					t.Errorf("unasked at once: %t", !row.first)
+				}
+				time.Sleep(1100 * time.Millisecond)
+				synctest.Wait()
+				if w.Unasked() {
+					t.Error("still unasked")
+				}
+			})
+		})
+	}
+}
+
 // TestAskedAtShutdown proves that an engine is not asked again and again while the service shuts down,
 // when its answers have no effect any more.
 func TestAskedAtShutdown(t *testing.T) {

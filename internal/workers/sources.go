@@ -2,7 +2,9 @@ package workers
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -49,10 +51,18 @@ type Part struct {
 // nothing has changed (see catalog.Catalog.Reconcile); the source tries again later.
 type Apply func(set catalog.Set) (catalog.Difference, error)
 
+// AnswersWithin is how long a start waits for the first answers of the engines that describe the listed workers.
+const AnswersWithin = 10 * time.Second
+
 // Manager runs the sources of a process.
 type Manager struct {
 	apply   Apply
+	unasked func() bool
 	sources []followed
+
+	mu    sync.Mutex // guards the fields below
+	known bool       // stays
+	since time.Time  // all sources are listed, and engines are unasked; zero: not yet
 }
 
 // followed is a source with its state.
@@ -61,9 +71,10 @@ type followed struct {
 	listed *atomic.Bool
 }
 
-// NewManager returns a manager that hands sets to apply.
-func NewManager(apply Apply, sources ...Source) *Manager {
-	m := &Manager{apply: apply}
+// NewManager returns a manager that hands sets to apply. unasked reports whether an engine that is to describe a
+// worker has neither answered yet nor failed to; nil: none is awaited.
+func NewManager(apply Apply, unasked func() bool, sources ...Source) *Manager {
+	m := &Manager{apply: apply, unasked: unasked}
 	for _, s := range sources {
 		m.sources = append(m.sources, followed{s, new(atomic.Bool)})
 	}
@@ -112,9 +123,30 @@ func (m *Manager) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Listed reports whether a full set of every source, one that keeps no other workers, has been
-// applied.
+// Listed reports whether requests may come. A full set of every source, one that keeps no other workers, has been
+// applied. After that each engine that describes a worker has answered once, or failed to, or it was awaited for
+// AnswersWithin. An engine that is listed later is not awaited.
 func (m *Manager) Listed() bool {
+	return m.applied() && m.answered(time.Now())
+}
+
+// answered reports whether no first answer is awaited any more. It must be called once all sources are listed.
+func (m *Manager) answered(now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.known:
+	case m.unasked == nil || !m.unasked():
+		m.known = true
+	case m.since.IsZero():
+		m.since = now
+	default:
+		m.known = now.Sub(m.since) >= AnswersWithin
+	}
+	return m.known
+}
+
+func (m *Manager) applied() bool {
 	for _, s := range m.sources {
 		if l, ok := s.Source.(Lister); ok {
 			if !l.Listed() {

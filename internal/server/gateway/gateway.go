@@ -68,8 +68,8 @@ type Config struct {
 type Service struct {
 	Selecting *selection.API
 	Catalog   *catalog.Catalog
-	// Ready reports whether requests may come: recovery at the start is over and the workers of
-	// the configuration are registered, even if there are none.
+	// Ready reports whether requests may come: recovery at the start is over, the workers of the configuration are
+	// registered, even if there are none, and their engines have been asked.
 	Ready func() bool
 	// Expected are scopes that sources of workers name, whether they have workers now or not.
 	Expected []catalog.Scope
