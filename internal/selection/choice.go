@@ -222,7 +222,7 @@ func (c *choice) addQueues(ranks []catalog.Entry, v *reservations.View, l *ttft.
 	c.decision.Queues = c.queues
 	c.decision.Model = selector.Model{
 		Parameters: m.Parameters,
-		Crowding:   flows.Scope.Crowding(c.scope.snapshot.NumRanks),
+		Crowding:   flows.Scope.Crowding(c.scope.snapshot.NumPrompts),
 		Fallback:   m.Fallback,
 	}
 }

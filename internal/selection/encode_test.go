@@ -1,13 +1,45 @@
 package selection_test
 
 import (
+	"fmt"
+	"reflect"
 	"testing"
+	"testing/synctest"
 
+	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
 	"github.com/select-service/select-service/pkg/catalog"
+	"github.com/select-service/select-service/pkg/selector/ttft"
 	"github.com/select-service/select-service/test/helpers/servicetest"
 )
+
+// TestEncodersLeaveCosts: what a rank costs is the same beside workers that only encode, which prefill nothing.
+func TestEncodersLeaveCosts(t *testing.T) {
+	var alone []selection.ExplainedRank
+	for _, encoders := range []uint64{0, 6} {
+		synctest.Test(t, func(t *testing.T) {
+			w := predicting(t, 2, func(c *node.Config) { c.Selection.Random = servicetest.Random(1, 1) })
+			for id := range encoders {
+				w.Put(servicetest.Record(10+id, 1, role(catalog.RoleEncode)))
+			}
+			for i := range 60 {
+				run(w, t, fmt.Sprint("r", i), 100+i*17%4000, ttft.Parameters{Base: 0.03, PerToken: 1.0 / 4000, PerContext: 1e-8})
+			}
+			x, err := w.Explain(t.Context(), servicetest.Ask(servicetest.Prompt(1<<30, 2000)))
+			switch {
+			case err != nil:
+				t.Fatal(err)
+			case encoders == 0:
+				if alone = x.Candidates; len(alone) != 2 || alone[0].Predicted.Delay == 0 {
+					t.Fatalf("alone: %+v", alone)
+				}
+			case !reflect.DeepEqual(x.Candidates, alone):
+				t.Errorf("beside encoders\n%+v, alone\n%+v", x.Candidates, alone)
+			}
+		})
+	}
+}
 
 // TestEncodersAreNeverChosen: a worker that only encodes takes no prompt on any path, though it has all of it in its cache and no
 // load, and however it is asked for. It is listed with its load, is told as excluded, and drains.

@@ -47,6 +47,9 @@ func (w *warmup) look(c *catalog.Catalog, r *scopes.Registry, l *reservations.Le
 		l.Look(snap.Scope, nil, func(v *reservations.View) {
 			for i, e := range snap.Ranks() {
 				filled[i] = -1
+				if e.Worker.OnlyEncodes() {
+					continue
+				}
 				id := v.Registration(e.Slot)
 				at, ok := w.started[snap.Scope][id]
 				if !ok {
@@ -85,7 +88,7 @@ func (w *warmup) look(c *catalog.Catalog, r *scopes.Registry, l *reservations.Le
 				}
 			}
 		}
-		if n := len(warm); n > 0 && n < snap.NumRanks {
+		if n := len(warm); n > 0 && n < snap.NumPrompts {
 			slices.SortFunc(warm, catalog.Rank.Compare)
 			all[snap.Scope] = warm
 		}
@@ -133,11 +136,13 @@ func (c *choice) pickToWarm(ranks []catalog.Entry, v *reservations.View) (i int,
 	return indexRank(ranks, few[c.api.leastLoaded(few, c.scope.snapshot.BlockSize, v, nil)].Rank), true
 }
 
-// medianRequests returns the median of the ranks' active requests.
+// medianRequests returns the median of the active requests of the ranks that take prompts, at least one.
 func medianRequests(ranks []catalog.Entry, v *reservations.View) float64 {
 	all := make([]uint32, 0, len(ranks))
 	for _, e := range ranks {
-		all = append(all, v.Total(e.Slot).Requests)
+		if !e.Worker.OnlyEncodes() {
+			all = append(all, v.Total(e.Slot).Requests)
+		}
 	}
 	slices.Sort(all)
 	return medianOf(all)

@@ -396,6 +396,9 @@ func (s *scope) snapshot(sc Scope) *Snapshot {
 			case !r.candidate:
 			case schedulable:
 				snap.NumRanks += int(r.n)
+				if !m.worker.OnlyEncodes() {
+					snap.NumPrompts += int(r.n)
+				}
 			case m.worker.Lifecycle == Draining:
 				snap.NumDraining += int(r.n)
 			}

@@ -102,6 +102,15 @@ func (w *world) checkSnapshots() {
 		if snap.NumRanks != len(snap.Ranks()) {
 			w.t.Errorf("%d ranks, %d counted", len(snap.Ranks()), snap.NumRanks)
 		}
+		prompts := 0
+		for _, e := range snap.Ranks() {
+			if !e.Worker.OnlyEncodes() {
+				prompts++
+			}
+		}
+		if snap.NumPrompts != prompts {
+			w.t.Errorf("%d ranks take prompts, %d counted", prompts, snap.NumPrompts)
+		}
 	}
 	equal(w.t, "snapshots", got, want)
 	equal(w.t, "Ready", w.catalog.CountSchedulable(), ready)
@@ -154,6 +163,9 @@ func randomPatch(rnd *rand.Rand) catalog.Patch {
 	}
 	if given(3) {
 		p.Taints = []string{pick(rnd, "x", "y")}
+	}
+	if given(6) {
+		p.Role = new(pick(rnd, catalog.RoleEncode, catalog.RoleDecode))
 	}
 	return p
 }
@@ -271,6 +283,7 @@ func patched(r catalog.Record, p catalog.Patch) catalog.Record {
 	r.Endpoint, r.KVEventsEndpoint = or(p.Endpoint, r.Endpoint), or(p.KVEventsEndpoint, r.KVEventsEndpoint)
 	r.ReplayEndpoint, r.BlockSize = or(p.ReplayEndpoint, r.ReplayEndpoint), or(p.BlockSize, r.BlockSize)
 	r.StartRank, r.Size, r.IsEagle = or(p.StartRank, r.StartRank), or(p.Size, r.Size), or(p.IsEagle, r.IsEagle)
+	r.Role = or(p.Role, r.Role)
 	if p.KVEventsEndpoints != nil {
 		r.KVEventsEndpoints = p.KVEventsEndpoints
 	}

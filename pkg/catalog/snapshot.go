@@ -16,6 +16,8 @@ type Snapshot struct {
 
 	Workers  []*Worker // schedulable, by id
 	NumRanks int       // the length of Ranks
+	// NumPrompts counts the Ranks that take prompts: those of workers that do not only encode.
+	NumPrompts int
 	// NumDraining counts the ranks of draining workers that carry load.
 	NumDraining int
 	Slots       int // all slots of the scope are below this number

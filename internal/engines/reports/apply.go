@@ -128,8 +128,8 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // loads returns what the reports say of every rank of a scope. A part of the foreign load counts
-// if at least half of the ranks have a fresh report that knows it. The other ranks are then taken
-// to have the median: an engine that is not heard must not make its rank attractive. The slice is
+// if at least half of the ranks that take prompts have a fresh report that knows it. The other ranks are then taken
+// to have the median of these: an engine that is not heard must not make its rank attractive. The slice is
 // valid until the next call of news or loads.
 func (rs *Reports) loads(s *scopeReports, snap *catalog.Snapshot, now time.Time) []reservations.RankEngineLoad {
 	all, fresh := rs.loadsOf[:0], rs.freshOf[:0]
@@ -150,7 +150,7 @@ func (rs *Reports) loads(s *scopeReports, snap *catalog.Snapshot, now time.Time)
 			of = h.load(r, e, snap.BlockSize)
 			has := h.foreign.known()
 			for p, ok := range has {
-				if ok {
+				if ok && !e.Worker.OnlyEncodes() {
 					known[p]++
 				}
 			}
@@ -170,8 +170,8 @@ func (rs *Reports) loads(s *scopeReports, snap *catalog.Snapshot, now time.Time)
 	var counts [numParts]bool
 	var median parts
 	for p, n := range known {
-		if counts[p] = n > 0 && 2*n >= snap.NumRanks; counts[p] && n < snap.NumRanks {
-			median[p] = load.Known(medianOf(fresh, p))
+		if counts[p] = n > 0 && 2*n >= snap.NumPrompts; counts[p] && n < snap.NumPrompts {
+			median[p] = load.Known(medianOf(snap.Ranks(), fresh, p))
 		}
 	}
 	for i := range all {
@@ -220,11 +220,12 @@ func (p *parts) known() (known [numParts]bool) {
 	return known
 }
 
-// medianOf returns the median of a part of the foreign load where it is known.
-func medianOf(fresh []*lastReport, part int) uint64 {
+// medianOf returns the median of a part of the foreign load where it is known, of the ranks that take prompts. fresh has
+// the reports of all.
+func medianOf(ranks []catalog.Entry, fresh []*lastReport, part int) uint64 {
 	values := make([]uint64, 0, len(fresh))
-	for _, h := range fresh {
-		if h == nil {
+	for i, h := range fresh {
+		if h == nil || ranks[i].Worker.OnlyEncodes() {
 			continue
 		}
 		if n, ok := h.foreign[part].Get(); ok {

@@ -175,6 +175,26 @@ func TestHalf(t *testing.T) {
 	})
 }
 
+// TestHalfOfThoseWithPrompts: ranks of workers that only encode are not counted, whether they report or not.
+func TestHalfOfThoseWithPrompts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, 4)
+		for id := range uint64(4) {
+			w.Put(servicetest.Record(10+id, 1, encodes))
+		}
+		w.report(1, all(7, 0))
+		w.report(10, all(1, 0))
+		pass(100 * time.Millisecond)
+		w.wantForeign(3, reservations.Foreign{}) // one of four
+		w.report(0, all(5, 0))
+		pass(100 * time.Millisecond)
+		w.wantForeign(3, reservations.Foreign{Requests: 5, Blocks: 5}) // two of four
+	})
+}
+
+// encodes gives a worker the role of those that only encode.
+func encodes(r *catalog.Record) { r.Role = new(catalog.RoleEncode) }
+
 // TestNoFavourite: a loaded rank whose reports stop is not taken for an empty one.
 func TestNoFavourite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -376,10 +376,19 @@ func TestWarmup(t *testing.T) {
 }
 
 // TestWarmupOfTwo: a second worker is new beside the first one, and later emptied, and gets its share
-// until it has as many requests as that.
+// until it has as many requests as that. Workers that only encode have no requests and no blocks, and
+// change nothing.
 func TestWarmupOfTwo(t *testing.T) {
+	t.Run("alone", func(t *testing.T) { testWarmupOfTwo(t, 0) })
+	t.Run("beside encoders", func(t *testing.T) { testWarmupOfTwo(t, 3) })
+}
+
+func testWarmupOfTwo(t *testing.T, encoders uint64) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{servicetest.Start(t, func(c *node.Config) { c.Selection.WarmupShare, c.Selection.Warmup = 0.5, time.Minute })}
+		for id := range encoders {
+			w.Put(servicetest.Record(10+id, 1, blocksOf(100), encodes))
+		}
 		w.Put(servicetest.Record(0, 1, blocksOf(100)))
 		pass(2 * time.Minute)
 		w.Put(servicetest.Record(1, 1, blocksOf(100)))
