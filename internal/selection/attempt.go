@@ -413,7 +413,7 @@ func (a *attempt) bookChoice() error {
 		answer.SequenceHashes, answer.ISLTokens, answer.TrackPrefill = r.Hashes, p.size.Tokens, r.TrackPrefill
 		record.setAnswer(answer)
 		a.charge(record, v)
-		a.fetching = a.choice.startFetch(*id, record)
+		a.fetching = a.choice.startFetch(*id, record, v)
 		return reservations.Placement{
 			Slot: chosen.Slot, Rank: chosen.Rank, PrefillTokens: answer.EffectivePrefillTokens, Uncached: a.choice.uncached, Predicted: a.choice.predicted,
 			Unobserved: a.fetching != nil,

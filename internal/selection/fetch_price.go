@@ -1,6 +1,7 @@
 package selection
 
 import (
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -281,12 +282,9 @@ func (a *attempt) findPricedFetch(c *choice) *Fetch {
 // computeInstead corrects what was booked for the rank of c, which is not told to fetch after all: it computes all that it has not.
 // So does what is charged for it, but for a pair, see chargePair. It must be called outside all locks.
 func (a *attempt) computeInstead(c *choice) {
-	if c.fetch.tries {
-		return // it was booked so
-	}
-	c.uncached += c.fetch.Tokens
 	f := a.fetching
-	a.api.ledger.SetUncached(f.id, f.record, c.uncached, func() {
+	c.uncached = f.uncached
+	a.api.ledger.SetUncached(f.id, f.record, f.uncached, func() {
 		if paid := f.record.charge; paid != nil { // nil for a pair
 			a.chargeAfter(f.record, paid.before)
 		}
@@ -297,7 +295,8 @@ func (a *attempt) computeInstead(c *choice) {
 type fetches struct {
 	transfers
 	ranks  map[catalog.Scope]map[catalog.Rank]fetchLoad // guarded by mu
-	active atomic.Int64                                 // fetches that go on
+	going  map[*fetching]struct{}                       // that go on; guarded by mu
+	active atomic.Int64                                 // their number
 }
 
 // fetchLoad has the fetches of a rank that go on: how many in all, those from it in seconds, and the number of those by it.
@@ -368,6 +367,15 @@ func (c *choice) fetchLoad(slot uint32) fetchLoad {
 	return fetchLoad{}
 }
 
+// begin notes that a fetch goes on. It needs f.mu.
+func (f *fetches) begin(x *fetching) {
+	if f.going == nil {
+		f.going = make(map[*fetching]struct{})
+	}
+	f.going[x] = struct{}{}
+	f.count(&x.fetch, 1)
+}
+
 // count adds a fetch that begins (1) or has ended (-1) to what its ranks do. It needs f.mu.
 func (f *fetches) count(x *fetchOffer, n int) {
 	f.active.Add(int64(n))
@@ -403,20 +411,29 @@ type fetching struct {
 	// The reservation of the rank that fetches, and its record.
 	id     string
 	record *idempotencyRecord
-	ended  atomic.Bool
+	// uncached is what the rank computes if it does not fetch, in tokens.
+	uncached     uint64
+	registration uint64 // of the source, see reservations.View.Registration
+	ended        atomic.Bool
 }
 
 // startFetch charges the source with the fetch of the choice, for a reservation that is about to be booked, with its record; nil:
 // there is none. It is called under the lock of the scope's ledger, so that no other choice tries the link too.
-func (c *choice) startFetch(id string, record *idempotencyRecord) *fetching {
+func (c *choice) startFetch(id string, record *idempotencyRecord, v *reservations.View) *fetching {
 	if c.fetch == nil || !c.fetch.given() {
 		return nil
 	}
-	f := &fetching{all: &c.api.fetches, fetch: *c.fetch, since: time.Now(), id: id, record: record}
+	f := &fetching{
+		all: &c.api.fetches, fetch: *c.fetch, since: time.Now(), id: id, record: record,
+		uncached: c.uncached, registration: v.Registration(c.fetch.slot),
+	}
+	if !f.fetch.tries { // else it was booked so
+		f.uncached += f.fetch.Tokens
+	}
 	record.fetching = f
 	f.all.mu.Lock()
 	defer f.all.mu.Unlock()
-	f.all.count(&f.fetch, 1)
+	f.all.begin(f)
 	if f.fetch.tries {
 		x := f.all.entry(f.fetch.link)
 		if f.fetch.tries = x != nil; f.fetch.tries {
@@ -434,6 +451,7 @@ func (f *fetching) end(reported bool) {
 	}
 	x := &f.fetch
 	f.all.mu.Lock()
+	delete(f.all.going, f)
 	f.all.count(x, -1)
 	if x.tries {
 		f.all.byLink[x.link].trying--
@@ -443,4 +461,36 @@ func (f *fetching) end(reported bool) {
 		took := time.Since(f.since) - time.Duration(x.rest*float64(time.Second))
 		f.all.note(x.link, x.Tokens, max(0, took))
 	}
+}
+
+// endLost ends the fetches whose source has left, or gives no sign of life, since their engines were told of it. What was booked for
+// these is corrected: they compute all that they have not. Those who pay for the requests pay what was predicted when they
+// were booked. It must be called outside all locks, about every second.
+func (f *fetches) endLost(l *reservations.Ledger, r *reports.Reports) {
+	if f.active.Load() == 0 {
+		return
+	}
+	f.mu.Lock()
+	going := slices.Collect(maps.Keys(f.going))
+	f.mu.Unlock()
+	for _, x := range going {
+		if x.serves(l, r) {
+			continue
+		}
+		x.end(false)
+		l.SetUncached(x.id, x.record, x.uncached, nil)
+	}
+}
+
+// serves reports whether the source is the engine that it was, as far as is known, and gives signs of life.
+func (f *fetching) serves(l *reservations.Ledger, r *reports.Reports) (same bool) {
+	sc, source := f.fetch.link.scope, f.fetch.Source
+	if r.Excluded(sc).State(source) == reports.Silent {
+		return false
+	}
+	l.Look(sc, nil, func(v *reservations.View) {
+		slot, ok := v.Slot(source)
+		same = ok && v.Registration(slot) == f.registration
+	})
+	return same
 }

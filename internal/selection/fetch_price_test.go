@@ -447,6 +447,72 @@ func TestSourceLost(t *testing.T) {
 	}
 }
 
+// TestSourceLeaves: a source that leaves, comes again as another or falls silent after the hint was given cannot be fetched from any more.
+// The rank that was to fetch computes all of the prompt, as the requests behind it are predicted to wait, and the source is charged with
+// nothing. A source that drains serves on.
+func TestSourceLeaves(t *testing.T) {
+	const size = 1024
+	computing, fetching := 0.01+1e-3*size, 0.01+1e-3 // the last token
+	for name, row := range map[string]struct {
+		happens func(*fetchWorld)
+		want    float64
+	}{
+		"nothing happens": {func(*fetchWorld) {}, fetching},
+		"it leaves":       {func(w *fetchWorld) { w.Remove(1) }, computing},
+		"it comes again": {func(w *fetchWorld) {
+			w.Remove(1)
+			w.Put(servicetest.Record(1, 1, hinted("decode")))
+		}, computing},
+		"it cannot be reached": {func(w *fetchWorld) { w.Unreachable(servicetest.Scope, catalog.Rank{Worker: 1}) }, computing},
+		"it drains": {func(w *fetchWorld) {
+			if _, err := w.Catalog().Drain(catalog.ScopeFilter{}, 1, catalog.Drain{}); err != nil {
+				w.t.Fatal(err)
+			}
+		}, fetching},
+	} {
+		for _, pair := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, pair %t", name, pair), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := startFetch(t, selector.FetchPriced)
+					w.learn()
+					req := servicetest.Ask(w.on1(w.fresh(size)))
+					req.Hint, req.ReservationID, req.Pinned = selection.HintInAnswer, new("fetches"), &catalog.Rank{Worker: 2}
+					var fetch *selection.Fetch
+					if pair {
+						got, err := w.SelectPair(t.Context(), &selection.PairRequest{SelectRequest: *req})
+						if err != nil {
+							t.Fatal(err)
+						}
+						fetch = got.Decode.Fetch
+					} else {
+						got, err := w.Select(t.Context(), req, true)
+						if err != nil {
+							t.Fatal(err)
+						}
+						fetch = got.Fetch
+					}
+					if fetch == nil || fetch.Source.Worker != 1 {
+						t.Fatalf("got %+v", fetch)
+					}
+					row.happens(w)
+					const passed = 150 * time.Millisecond // choices know by then which engines are silent
+					time.Sleep(passed)
+					synctest.Wait()
+					w.API.Sweep()
+					if got := w.FetchCharge(servicetest.Scope, catalog.Rank{Worker: 1}); (got > 0) != (row.want == fetching) {
+						t.Errorf("the source is charged %v", got)
+					}
+					behind := w.book(new(uint64(2)), w.fresh(16))
+					want := max(0, row.want-passed.Seconds())
+					if is := behind.Explanation.Candidates[0].Predicted.Wait; math.Abs(is-want) > 0.1*want+0.02 {
+						t.Errorf("the next request is predicted to wait %.3f s, want %.3f s", is, want)
+					}
+				})
+			})
+		}
+	}
+}
+
 // TestWaitersFetch: a request that waits for a busy rank is not refused for the time that computing its prompt takes, if the rank can
 // fetch it, and one that cannot be in time even so is refused.
 func TestWaitersFetch(t *testing.T) {

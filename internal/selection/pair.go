@@ -236,11 +236,11 @@ func (a *attempt) bookPair() error {
 		placed := a.placements(v, r.Hashes)
 		placed.Decode.CallerState = decode
 		if placed.Prefill != nil {
-			a.fetching = p.prefill.choice.startFetch(reservations.PrefillID(a.retry.id), prefill)
+			a.fetching = p.prefill.choice.startFetch(reservations.PrefillID(a.retry.id), prefill, v)
 			placed.Prefill.CallerState, placed.Prefill.Unobserved = prefill, a.fetching != nil
 			decode.sent = &sent{link: a.link(&p.prefill.choice, &a.choice), tokens: a.prompt.size.Tokens}
 		} else {
-			a.fetching = a.choice.startFetch(reservations.DecodeID(a.retry.id), decode)
+			a.fetching = a.choice.startFetch(reservations.DecodeID(a.retry.id), decode, v)
 			placed.Decode.Unobserved = a.fetching != nil
 		}
 		p.remember(decode, prefill)

@@ -170,6 +170,7 @@ func (a *API) Sweep() {
 	a.scopes.SampleTraffic()
 	a.shareServed()
 	a.warmup.look(a.catalog, a.scopes, a.ledger, time.Now())
+	a.fetches.endLost(a.ledger, a.reports)
 	var sessions int64
 	if a.sessions.Table != nil {
 		a.sessions.Sweep()
