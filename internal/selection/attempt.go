@@ -123,7 +123,7 @@ func (a *API) newAttempt(req *SelectRequest, reserve bool) *attempt {
 	t.request = request{api: a, SelectRequest: req, reserve: reserve, filter: req.filter()}
 	t.timeline.span = req.Trace.Child("select")
 	switch {
-	case !req.hasTarget():
+	case !req.hasTarget() && !req.OddTarget:
 	case a.config.IgnoreTargets:
 		t.ignoreTargets()
 	case req.TTFTTarget > 0:

@@ -103,6 +103,8 @@ type SelectRequest struct {
 	TTFTTarget time.Duration
 	// Deadline is when it wants its whole answer, see DeadlineOf; zero: it does not say.
 	Deadline time.Time
+	// OddTarget: it says of its times what cannot be wanted. This is only set where targets have no effect, see IgnoresTargets.
+	OddTarget bool
 	// Ahead, if not zero, is when the call came that reserves for a request that follows and takes the reservation over, see
 	// TakeOver. What that is to want runs from then on, and nothing comes of it if none follows.
 	Ahead time.Time

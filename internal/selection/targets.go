@@ -59,7 +59,7 @@ func (r *SelectRequest) hasTarget() bool { return r.TTFTTarget > 0 || !r.Deadlin
 
 // ignoreTargets drops what the request wants, and counts that.
 func (r *request) ignoreTargets() {
-	r.TTFTTarget, r.Deadline, r.RefuseOnMiss = 0, time.Time{}, false
+	r.TTFTTarget, r.Deadline, r.RefuseOnMiss, r.OddTarget = 0, time.Time{}, false, false
 	r.api.selections.Of(r.Scope.Model).Targeted(counts.TargetIgnored)
 }
 

@@ -71,6 +71,7 @@ type request struct {
 	// What the request wants, see selection.SelectRequest. firstToken is the time by which it wants its first token.
 	firstToken, deadline time.Time
 	refuseOnMiss         bool
+	oddTarget            bool
 	// only is the rank that has what the request is about; nil: any.
 	only *catalog.Rank
 }
@@ -234,7 +235,7 @@ func (r *request) selection(b *booking) *selection.SelectRequest {
 		PolicyClass: r.head.class, Session: r.head.session.ID, SessionTenant: r.sessionTenant(), Parent: r.head.session.Parent, OfAgent: r.head.session.OfAgent(),
 		SessionMode: r.config.SessionMode, Groups: r.config.SessionGroups, FilterBeforeSession: true, Lease: r.config.Lease,
 		Eligible: f.eligible, EligibleKey: f.key(), ByLoad: r.light, Trace: r.head.span,
-		Deadline: r.deadline, RefuseOnMiss: r.refuseOnMiss, Hint: selection.HintInRequest,
+		Deadline: r.deadline, RefuseOnMiss: r.refuseOnMiss, OddTarget: r.oddTarget, Hint: selection.HintInRequest,
 		FairTenant: selection.FairName(r.head.tenant()), FairnessID: r.head.fairness,
 	}
 	switch {

@@ -24,11 +24,16 @@ type wants struct {
 	from                              time.Time
 }
 
-// readWants reads what the request wants of its times. The problem names the header that is malformed.
+// readWants reads what the request wants of its times. The problem names the header that is malformed, unless what is wanted
+// has no effect.
 func (r *request) readWants() *Problem {
 	w := &r.head.wants
 	err := w.read(r)
-	if err == nil || r.api.IgnoresTargets() {
+	switch {
+	case err == nil:
+		return nil
+	case r.api.IgnoresTargets():
+		r.oddTarget = w.ttft != "" || w.ttftAlias != "" || w.deadline != ""
 		return nil
 	}
 	return errInvalid("invalid_target", err.Error())
@@ -57,10 +62,10 @@ func (w *wants) read(r *request) (err error) {
 	return err
 }
 
-// milliseconds returns the number in a header; 0, which is none, for another text.
+// milliseconds returns the decimal number in a header; 0, which is none, for another text.
 func milliseconds(text string) float64 {
 	ms, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
-	if err != nil {
+	if err != nil || strings.ContainsAny(text, "xX") { // hexadecimal
 		return 0
 	}
 	return ms

@@ -39,6 +39,8 @@ func TestTargetHeaders(t *testing.T) {
 		{"x-llm-d-slo-ttft-ms", "soon"},
 		{"x-llm-d-slo-ttft-ms", "3600001"},
 		{"x-slo-ttft-ms", "500ms"},
+		{"x-slo-ttft-ms", "0x1F4p0"},
+		{"x-select-deadline-ms", "0X1p9"},
 		{"x-select-deadline-ms", "3155760000000"},
 		{"x-select-deadline-ms", "tomorrow"},
 		{"x-select-on-miss", "drop"},
@@ -52,18 +54,18 @@ func TestTargetHeaders(t *testing.T) {
 }
 
 // TestTargetsIgnored: with --request-targets=false requests are placed whatever they want, and those that want something
-// are counted.
+// are counted, whether it can be wanted or not.
 func TestTargetsIgnored(t *testing.T) {
 	w := start(t, func(c *node.Config, _ *settings) { c.Selection.IgnoreTargets = true })
 	w.put(1, 1)
-	for _, value := range []string{"500", "soon", "", "1"} {
+	for _, value := range []string{"500", "soon", "", "1", "3600001"} {
 		e, p := w.post(chatPath, chat(servicetest.Prompt(1, 8), ""), "x-llm-d-slo-ttft-ms", value, "x-select-on-miss", "refuse")
 		e.close()
 		if p.status != 0 {
 			t.Errorf("%q: answered %d %s", value, p.status, p.answer)
 		}
 	}
-	if n := servicetest.Sum(w.Metrics()["request_targets_total"], "m", "ignored"); n != 2 {
+	if n := servicetest.Sum(w.Metrics()["request_targets_total"], "m", "ignored"); n != 4 {
 		t.Errorf("%g were counted", n)
 	}
 }

@@ -17,6 +17,8 @@ import (
 type explainer interface {
 	Explain(ctx context.Context, req *selection.SelectRequest) (*selection.Explanation, error)
 	Decisions(own catalog.ScopeFilter, limit int) []selection.Decision
+	// IgnoresTargets is as in workerSelector.
+	IgnoresTargets() bool
 }
 
 type explainRoutes struct {
@@ -26,7 +28,7 @@ type explainRoutes struct {
 
 func (r explainRoutes) explain(c request, b *selectBody, out []byte) (int, []byte, error) {
 	b.session.fill(&b.req)
-	if err := b.wants.set(&b.req); err != nil {
+	if err := b.wants.set(&b.req, r.svc); err != nil {
 		return 0, nil, err
 	}
 	b.req.Dialect = contract.Version(r.d)

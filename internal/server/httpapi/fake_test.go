@@ -20,8 +20,9 @@ import (
 // fake is a Service that answers with what a test gave it and remembers what it
 // was asked. err, if set, is every call's result.
 type fake struct {
-	ignored identity.Faults
-	err     error
+	ignored        identity.Faults
+	ignoresTargets bool
+	err            error
 
 	record     catalog.Record
 	patch      catalog.Patch
@@ -170,6 +171,8 @@ func (f *fake) Ready() (bool, int, []*catalog.Worker) {
 	}
 	return f.ready, n, f.workers
 }
+
+func (f *fake) IgnoresTargets() bool { return f.ignoresTargets }
 
 func (f *fake) CountIgnored(faults identity.Faults) { f.ignored = faults }
 

@@ -24,6 +24,8 @@ const tenantHeader = "X-Tenant-Id"
 type workerSelector interface {
 	Select(ctx context.Context, req *selection.SelectRequest, reserve bool) (selection.Selection, error)
 	CountIgnored(faults identity.Faults)
+	// IgnoresTargets reports whether what requests want of their times has no effect.
+	IgnoresTargets() bool
 }
 
 type selectRoutes struct {
@@ -66,7 +68,7 @@ func (d dialect) setCaller(c request, req *selection.SelectRequest, s *session) 
 }
 
 func (r selectRoutes) answer(c request, b *selectBody, out []byte, reserve bool) (int, []byte, error) {
-	if err := b.wants.set(&b.req); err != nil {
+	if err := b.wants.set(&b.req, r.svc); err != nil {
 		return 0, nil, err
 	}
 	if ignored := r.d.setCaller(c, &b.req, &b.session); ignored != 0 {
@@ -263,8 +265,17 @@ type wants struct {
 	refuse         bool
 }
 
-// set adds to a request what it wants.
-func (w *wants) set(r *selection.SelectRequest) (err error) {
+// set adds to a request what it wants. Where that has no effect, what cannot be wanted is no error.
+func (w *wants) set(r *selection.SelectRequest, svc interface{ IgnoresTargets() bool }) error {
+	err := w.read(r)
+	if err == nil || !svc.IgnoresTargets() {
+		return err
+	}
+	r.OddTarget = true
+	return nil
+}
+
+func (w *wants) read(r *selection.SelectRequest) (err error) {
 	if w.ttft != nil {
 		if r.TTFTTarget, err = selection.TTFTTargetOf("ttft_target_ms", *w.ttft); err != nil {
 			return err

@@ -64,6 +64,33 @@ func TestTargets(t *testing.T) {
 	})
 }
 
+// TestTargetsIgnored: where targets have no effect, a number that is no target is no reason to refuse a request. It is counted as
+// targets are. What is no number is refused as any other member of a wrong type.
+func TestTargetsIgnored(t *testing.T) {
+	f := &fake{ignoresTargets: true}
+	for _, tc := range []struct {
+		members string
+		odd     bool
+		status  int
+	}{
+		{`"ttft_target_ms":1`, false, 200},
+		{`"ttft_target_ms":0`, true, 200},
+		{`"ttft_target_ms":3600001,"deadline_ms":5,"on_miss":"refuse"`, true, 200},
+		{`"deadline_ms":-1`, true, 200},
+		{`"deadline_ms":"soon"`, false, 422},
+	} {
+		for _, s := range speakers(f) {
+			for _, path := range []string{"/select", "/select_and_reserve", "/explain"} {
+				f.selected = selection.SelectRequest{}
+				w := call(t, s, "POST", s.prefix+path, `{`+tc.members+`}`, nil)
+				if w.Code != tc.status || f.selected.OddTarget != tc.odd {
+					t.Errorf("%s %s %s: %d %s, odd %t", s.name, path, tc.members, w.Code, w.Body, f.selected.OddTarget)
+				}
+			}
+		}
+	}
+}
+
 // TestDeadlineIsMonotonic: a deadline has the reading of the monotonic clock, which time.Time shows as m=, so that a wall clock that
 // jumps makes nobody late.
 func TestDeadlineIsMonotonic(t *testing.T) {
