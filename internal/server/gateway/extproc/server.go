@@ -162,6 +162,9 @@ func (s *Server) updateHealth() {
 		}
 		s.health.SetServingStatus(name, now)
 	}
+	if now == healthpb.HealthCheckResponse_SERVING && s.draining.Load() {
+		s.updateHealth() // Stop has begun meanwhile, and has the last word
+	}
 }
 
 // Stop shuts the server down. Its health is NOT_SERVING at once; after delay it accepts no new
