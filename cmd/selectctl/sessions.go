@@ -57,7 +57,7 @@ const (
 )
 
 func sessionTable(all []client.Session, now time.Time) *table {
-	t := &table{columns: []string{"SESSION", "NAME OF", "WORKER", "RANK", "BOUND", "TURNS", "TOKENS", "SEEN", "RETURNS", "CHANCE", "MODEL", "GROUP", "CLASS", "PARENT", "ENDPOINT"}, wide: 5}
+	t := &table{columns: []string{"SESSION", "NAME OF", "GROUP OF", "WORKER", "RANK", "BOUND", "TURNS", "TOKENS", "SEEN", "RETURNS", "CHANCE", "MODEL", "GROUP", "CLASS", "PARENT", "ENDPOINT"}, wide: 5}
 	for i := range all {
 		s := &all[i]
 		seen, returns, chance := now.Sub(s.LastSeen).Round(time.Second).String()+" ago", "", fmt.Sprintf("%.0f %%", 100*s.ReturnChance)
@@ -67,7 +67,7 @@ func sessionTable(all []client.Session, now time.Time) *table {
 		case s.ExpectedReturn != nil:
 			returns = "in " + max(0, s.ExpectedReturn.Sub(now)).Round(time.Second).String()
 		}
-		t.add(clip(s.Name), s.NameOf, s.Home.Worker, s.Home.DPRank, s.Bound, s.Turns, s.Tokens, seen, returns, chance,
+		t.add(clip(s.Name), s.NameOf, clip(s.Group), s.Home.Worker, s.Home.DPRank, s.Bound, s.Turns, s.Tokens, seen, returns, chance,
 			s.Model, s.RoutingGroup, s.Class, clip(s.Parent), s.Endpoint)
 	}
 	return t

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/select-service/select-service/internal/selection/affinity"
 	"github.com/select-service/select-service/internal/selection/counts"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/selector"
@@ -109,8 +108,8 @@ func (s *session) settler(r catalog.Rank, tokens uint64, record *idempotencyReco
 
 // settle notes where the reservation has gone, under the ledger's lock: the next one may ask at once.
 func (s *session) settle(r catalog.Rank, tokens uint64, record *idempotencyRecord) {
-	table, k := s.api.sessions.Table, &s.kept
-	first, running := table.Settle(s.keys.own, r, s.turn(tokens))
+	table, k, turn := s.api.sessions.Table, &s.kept, s.turn(tokens)
+	first, running := table.Settle(s.keys.own, r, turn)
 	if record != nil {
 		record.running = running
 	} else {
@@ -121,9 +120,9 @@ func (s *session) settle(r catalog.Rank, tokens uint64, record *idempotencyRecor
 	}
 	founded := false
 	if k.ofGroup && k.turn != counts.TurnFiltered {
-		founded, _ = table.Settle(s.keys.group, r, affinity.Turn{Tokens: tokens})
+		founded, _ = table.Settle(s.keys.group, r, turn)
 	} else {
-		table.Touch(s.keys.group)
+		table.Touch(s.keys.group, turn)
 	}
 	if first {
 		s.api.sessions.pauses.Started(s.keys.group.Scope, founded)

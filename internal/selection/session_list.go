@@ -41,7 +41,8 @@ type ListedSession struct {
 	Scope    catalog.Scope
 	Name     string
 	Kind     NameKind
-	Parent   string // name of the session that has started it, of the same kind; "": not known
+	Parent   string // name of the session that has started it, of the same kind; "": not known, or it is a group
+	Group    string // name of the session by which the sessions that it has started are kept together: this one, or those of the group; "": none
 	Home     catalog.Rank
 	Endpoint string // of the home's worker; "": it is not registered
 	Hard     bool   // it is bound to its home; else it may move
@@ -95,7 +96,14 @@ func (a *API) listed(s *affinity.Session, now time.Time) ListedSession {
 		Seen: s.Seen, Elsewhere: s.Elsewhere, Chance: 1,
 	}
 	l.Name, l.Kind = nameOf(s.Session)
-	l.Parent, _ = nameOf(s.Parent)
+	switch l.Parent, _ = nameOf(s.Parent); {
+	case l.Kind == GroupsName:
+		l.Parent, l.Group = "", l.Parent
+	case l.Parent != "":
+		if _, _, kept := a.sessions.Home(groupKey(affinity.Key{Scope: s.Scope, Session: s.Parent})); kept {
+			l.Group = l.Parent
+		}
+	}
 	if snap := a.catalog.Snapshot(s.Scope); snap != nil {
 		l.Endpoint = endpointOf(snap, s.Rank)
 	}

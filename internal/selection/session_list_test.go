@@ -1,6 +1,8 @@
 package selection_test
 
 import (
+	"maps"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -85,6 +87,53 @@ func TestSessionList(t *testing.T) {
 			t.Errorf("of another tenant: %+v", other)
 		}
 	})
+}
+
+// TestListedGroups: a group is listed with all turns of its sessions and by whom it was started, in the same words as with its sessions and
+// their decisions. Sessions that are not kept together have a parent and no group.
+func TestListedGroups(t *testing.T) {
+	w := family(t)
+	for i, ask := range []func(*selection.SelectRequest){
+		soft("a", "root"), soft("a", "root"), soft("b", "root"),
+		func(r *selection.SelectRequest) { soft("c", "other")(r); r.Groups = false },
+		func(r *selection.SelectRequest) { soft("d", "root")(r); r.SessionTenant = "acme" },
+	} {
+		if _, err := reserve(w, strconv.Itoa(i), child(1, 1), ask); err != nil {
+			t.Fatal(err)
+		}
+	}
+	type row struct {
+		kind                 selection.NameKind
+		parent, group, class string
+		turns                uint32
+		tokens               uint64
+	}
+	rows, names := map[string]row{}, map[string]string{} // by the name; of a group by that of whom it is of
+	for _, s := range w.ListSessions(&selection.SessionQuery{Limit: 10}).Sessions {
+		key := s.Name
+		switch s.Kind {
+		case selection.GroupsName:
+			key = "group of " + s.Group
+		case selection.TenantsName:
+			key, names["acme"] = "of acme", s.Group
+		}
+		rows[key] = row{s.Kind, s.Parent, s.Group, s.Class, s.Turns, s.Tokens}
+	}
+	acme := names["acme"] // a hash
+	if acme == "" || acme == "root" || acme[0] < ' ' {
+		t.Errorf("the group of acme's session is %q", acme)
+	}
+	want := map[string]row{
+		"a":                {selection.ClientsName, "root", "root", "sub-agent", 2, 2 * 6400},
+		"b":                {selection.ClientsName, "root", "root", "sub-agent", 1, 6400},
+		"c":                {selection.ClientsName, "other", "", "sub-agent", 1, 6400},
+		"of acme":          {selection.TenantsName, acme, acme, "sub-agent", 1, 6400},
+		"group of root":    {selection.GroupsName, "", "root", "sub-agent", 3, 3 * 6400},
+		"group of " + acme: {selection.GroupsName, "", acme, "sub-agent", 1, 6400},
+	}
+	if !maps.Equal(rows, want) {
+		t.Errorf("%+v, want %+v", rows, want)
+	}
 }
 
 // TestSessionsOfPairs: the turns of a session that are pairs count as others do, and a soft one stays on the rank that decodes.

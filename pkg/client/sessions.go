@@ -12,9 +12,12 @@ type Session struct {
 	Model        string `json:"model_name"`
 	RoutingGroup string `json:"routing_group"`
 	Name         string `json:"session"`
-	// NameOf is what Name and Parent are: client, as the client sends them; tenant or group, a hash.
-	NameOf   string `json:"name_of"`
-	Parent   string `json:"parent"` // the session that has started it; empty: not known
+	// NameOf is what Name is: client, as the client sends it, and so are Parent and Group; tenant or group, a hash.
+	NameOf string `json:"name_of"`
+	Parent string `json:"parent"` // the session that has started it; empty: not known, or it is a group
+	// Group is the session that has started those that are kept together, as Explanation has it: itself and others, or those that a
+	// group consists of; empty: none, or not known.
+	Group    string `json:"group"`
 	Home     Rank   `json:"home"`
 	Endpoint string `json:"endpoint"` // of the home's worker; empty: that is not registered
 	Bound    string `json:"bound"`    // hard or soft

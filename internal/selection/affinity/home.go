@@ -73,11 +73,12 @@ func (t *Table) Settle(k Key, r catalog.Rank, turn Turn) (first bool, running *R
 	return first, &Running{t, s}
 }
 
-// Touch notes that the home of a session is in use.
-func (t *Table) Touch(k Key) {
+// Touch notes a request of a group that goes elsewhere than it would have by the group's home, which stays where it is.
+func (t *Table) Touch(k Key, turn Turn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s := t.currentLocked(k); s != nil && s.home != nil {
+		t.beginLocked(s, turn)
 		t.useLocked(s)
 	}
 }

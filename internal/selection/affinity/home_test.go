@@ -84,7 +84,7 @@ func TestHomesAgainstNaive(t *testing.T) {
 					table.End(k)
 					delete(n.homes, k)
 				case 1:
-					table.Touch(k)
+					table.Touch(k, affinity.Turn{})
 					if has && !h.bound {
 						h.since = time.Now()
 						n.homes[k] = h

@@ -81,6 +81,9 @@ func (d dialect) appendSession(out []byte, s selection.ListedSession) []byte {
 	if s.Parent != "" {
 		out = appendStringField(out, "parent", catalog.Clip(s.Parent))
 	}
+	if s.Group != "" {
+		out = appendStringField(out, "group", catalog.Clip(s.Group))
+	}
 	out = append(appendRank(append(appendKey(out, "home"), '{'), s.Home), '}')
 	if s.Endpoint != "" {
 		out = appendStringField(out, "endpoint", s.Endpoint)
