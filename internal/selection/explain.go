@@ -23,7 +23,7 @@ type Explanation struct {
 	ChosenHeader RankHeader
 	Refusal      string // why no rank was chosen
 	// Session is the request's session, and Group the session that has started it, by whose name the
-	// requests of its children are kept together; "": none, or it has no effect.
+	// requests of its children are kept together, both as ListedSession has them; "": none, or it has no effect.
 	Session, Group string
 	// Home is the rank of the session, or else of the group, before this choice; nil: none.
 	Home *catalog.Rank
@@ -135,7 +135,7 @@ func (c *choice) decided() *decided {
 	d := &decided{
 		scope: c.scope.snapshot.Scope, by: c.scope.rules.DecidedBy, decision: c.decision, chosen: -1,
 		excluded: c.scope.excluded(c.scored), shadows: slices.Clone(c.shadows), warmed: c.warmed, target: c.target,
-		kept: c.session.kept.clone(),
+		kept: c.session.forPeople(),
 	}
 	if p := c.scope.rules.Policies; p != nil {
 		d.policy = p.Instance

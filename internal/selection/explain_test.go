@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
@@ -326,5 +328,37 @@ func TestExplainSession(t *testing.T) {
 	w := talk(t)
 	if x, err := w.Explain(context.Background(), servicetest.Ask(servicetest.Prompt(2, 8))); err != nil || x.Session != "" || x.Home != nil || x.MovedBecause != "" {
 		t.Errorf("without a session: %+v, %v", x, err)
+	}
+}
+
+// TestExplainNames: explanations and decisions name sessions and groups as the list of sessions does: no tenant's session by what its client
+// calls it, and nothing that is not UTF-8. Hard sessions say their group, too.
+func TestExplainNames(t *testing.T) {
+	for name, ask := range map[string]func(*selection.SelectRequest){
+		"client's":      soft("c", "root"),
+		"tenant's":      func(r *selection.SelectRequest) { soft("c", "root")(r); r.SessionTenant = "acme" },
+		"no UTF-8":      soft("caf\xe9", "caf\xe8"),
+		"hard":          func(r *selection.SelectRequest) { r.Session, r.Parent = "c", "root" },
+		"hard tenant's": func(r *selection.SelectRequest) { r.Session, r.Parent, r.SessionTenant = "c", "root", "acme" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := family(t, remembering, func(c *node.Config) { c.Selection.SessionTTL, c.Selection.SessionGroups = time.Hour, true })
+			sel, err := reserve(w, "1", child(1, 1), ask, func(r *selection.SelectRequest) { r.Explain = true })
+			if err != nil {
+				t.Fatal(err)
+			}
+			x, d := sel.Explanation, w.Decisions(catalog.ScopeFilter{}, 1)[0].Outline()
+			if d.Session != x.Session || d.Group != x.Group {
+				t.Errorf("decided for session %q of %q, explained for %q of %q", d.Session, d.Group, x.Session, x.Group)
+			}
+			if clear := strings.HasPrefix(name, "client") || name == "hard"; clear != (x.Session == "c") || clear != (x.Group == "root") {
+				t.Errorf("session %q of %q", x.Session, x.Group)
+			}
+			for _, s := range w.ListSessions(&selection.SessionQuery{Limit: 10}).Sessions {
+				if s.Group != x.Group || s.Kind != selection.GroupsName && s.Name != x.Session {
+					t.Errorf("listed as %q of %q, explained as %q of %q", s.Name, s.Group, x.Session, x.Group)
+				}
+			}
+		})
 	}
 }

@@ -33,8 +33,17 @@ type kept struct {
 	why        string // the reason of a move, if it is none of costs
 }
 
-// clone returns a copy that shares no memory with the request.
-func (k kept) clone() kept {
+// forPeople returns a copy of what was kept that shares no memory with the request. Its names are those that sessions are listed with.
+func (s *session) forPeople() kept {
+	k := s.kept
+	if k.session == "" {
+		return k
+	}
+	s.setKeys()
+	k.session, _ = nameOf(s.keys.own.Session)
+	if k.group != "" {
+		k.group, _ = nameOf(s.keys.parent.Session)
+	}
 	k.session, k.group = strings.Clone(k.session), strings.Clone(k.group)
 	return k
 }

@@ -241,6 +241,9 @@ func (s *session) narrow(ranks []catalog.Entry) (narrowed []catalog.Entry, exclu
 	if s.SessionMode != HardSessions {
 		return s.findHome(ranks), nil, nil
 	}
+	if s.groups() {
+		s.kept.group = s.Parent
+	}
 	for range maxMoves {
 		bound, ok := s.bound()
 		if !ok {
