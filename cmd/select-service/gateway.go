@@ -149,9 +149,7 @@ func (p *endpointPicker) build(all config.Config, svc *node.Service, listed func
 	p.conf, p.metrics = conf, counts.NewGateway()
 	settings.Paths, _ = routes.Parse(conf.Paths)                // config has checked them
 	settings.Sessions, _ = identity.New(conf.SessionHeaders...) // as above
-	settings.SessionMode = map[string]selection.SessionMode{
-		config.SessionsSoft: selection.SoftSessions, config.SessionsHard: selection.HardSessions, config.SessionsOff: selection.LooseSessions,
-	}[conf.SessionAffinity]
+	settings.SessionMode = frontSessions(conf)
 	settings.SessionGroups = all.FrontGroups()
 	if conf.MaxUncachedTokens != nil || conf.MaxUncachedShare != nil {
 		settings.Conditional = &selection.Conditional{MaxUncachedTokens: conf.MaxUncachedTokens, MaxUncachedShare: conf.MaxUncachedShare}

@@ -232,6 +232,13 @@ func homeTTL(conf config.Config) time.Duration {
 	return config.HomeTTL
 }
 
+// frontSessions says how firmly sessions of requests through the gateway and the proxy stay together.
+func frontSessions(conf config.Gateway) selection.SessionMode {
+	return map[string]selection.SessionMode{
+		config.SessionsSoft: selection.SoftSessions, config.SessionsHard: selection.HardSessions, config.SessionsOff: selection.LooseSessions,
+	}[conf.SessionAffinity]
+}
+
 func serviceConfig(conf config.Config, others replicas, bound listeners, budget *memory.Budget) node.Config {
 	c := node.Config{
 		Memory:   budget,
@@ -243,6 +250,8 @@ func serviceConfig(conf config.Config, others replicas, bound listeners, budget 
 			SessionTTL:    conf.Selections.SessionTTL,
 			SessionGroups: conf.Selections.Groups != nil && *conf.Selections.Groups,
 			HomeTTL:       homeTTL(conf),
+			FrontSessions: frontSessions(conf.Gateway),
+			FrontGroups:   conf.FrontGroups(),
 			Owners:        conf.Fronts(),
 			Pending:       conf.Selections.Pending,
 			DecodeBusy:    conf.Selections.DecodeBusy,

@@ -175,16 +175,26 @@ func bar(part, whole float64) string {
 }
 
 func (a *app) explain() *cobra.Command {
-	var p promptFlags
+	var (
+		p  promptFlags
+		of client.SessionContext
+	)
 	cmd := &cobra.Command{
 		Use: "explain --tokens …", Short: "which rank a prompt would get and why; nothing is booked",
-		Example: "  selectctl explain -m llama -t @prompt.txt\n  selectctl explain -m llama --message 'Hello'\n  selectctl explain --file request.json",
+		Example: "  selectctl explain -m llama -t @prompt.txt\n  selectctl explain -m llama --message 'Hello'\n  selectctl explain --file request.json\n  selectctl explain --file request.json --session research-42",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			prompt, err := p.prompt(cmd.Context(), a)
 			if err != nil {
 				return err
 			}
-			e, err := a.service.Explain(cmd.Context(), client.SelectRequest{Model: p.model, RoutingGroup: p.group, Prompt: prompt})
+			req := client.SelectRequest{Model: p.model, RoutingGroup: p.group, Prompt: prompt}
+			switch {
+			case of.ID != "":
+				req.SessionContext = &of
+			case of.Parent != "":
+				return usageError{errors.New("--parent is that of a --session")}
+			}
+			e, err := a.service.Explain(cmd.Context(), req)
 			if err != nil {
 				return err
 			}
@@ -198,6 +208,8 @@ func (a *app) explain() *cobra.Command {
 		},
 	}
 	p.register(cmd.Flags())
+	cmd.Flags().StringVar(&of.ID, "session", "", "session that the request is of")
+	cmd.Flags().StringVar(&of.Parent, "parent", "", "session that has started it")
 	return cmd
 }
 

@@ -64,7 +64,7 @@ func start(t *testing.T) string {
 		_ = json.NewEncoder(w).Encode(map[string]any{"tokens": make([]int, len(bytes.Fields(text))), "max_model_len": 4096})
 	}))
 	t.Cleanup(tokenizer.Close)
-	e2e.Start(t, e2e.Options{Command: []string{e2e.Binary(t), "--port", port, "--use-kv-events=false", "--tokenizer-url", tokenizer.URL}})
+	e2e.Start(t, e2e.Options{Command: []string{e2e.Binary(t), "--port", port, "--use-kv-events=false", "--session-affinity-ttl-secs=60", "--session-groups", "--tokenizer-url", tokenizer.URL}})
 	e2e.Eventually(t, "the service answers", func() error {
 		_, err := e2e.Call(t.Context(), http.DefaultClient, http.MethodGet, url+"/health", nil)
 		return err

@@ -362,3 +362,52 @@ func TestExplainNames(t *testing.T) {
 		})
 	}
 }
+
+// TestExplainFronts: where requests of the API have no sessions, an explanation is of a request with the session through the gateway or the
+// proxy: of a tenant, if the prompt has a salt. It changes nothing.
+func TestExplainFronts(t *testing.T) {
+	for _, mode := range []selection.SessionMode{selection.SoftSessions, selection.LooseSessions} {
+		w := family(t, func(c *node.Config) { c.Selection.FrontSessions, c.Selection.FrontGroups = mode, true })
+		asMode := func(r *selection.SelectRequest) { r.SessionMode = mode }
+		at := map[string]catalog.Rank{}
+		for _, tenant := range []string{"", "acme"} {
+			for _, session := range []string{"s", "c"} {
+				sel, err := reserve(w, tenant+session, child(1, 1), soft(session, map[string]string{"c": "s"}[session]), asMode, func(r *selection.SelectRequest) { r.SessionTenant = tenant })
+				if err != nil {
+					t.Fatal(err)
+				}
+				at[tenant+session] = sel.Rank
+			}
+		}
+		before := w.ListSessions(&selection.SessionQuery{Limit: 10})
+		explain := func(session, parent, salt string) *selection.Explanation {
+			t.Helper()
+			r := servicetest.Ask(child(1, 1))
+			r.Session, r.Parent, r.Prompt.CacheSalt = session, parent, salt
+			x, err := w.Explain(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return x
+		}
+		for _, tenant := range []string{"", "acme"} {
+			x, is := explain("s", "", tenant), mode == selection.SoftSessions
+			if x.Session == "" || (x.Home != nil) != is || is && (*x.Home != at[tenant+"s"]) {
+				t.Errorf("mode %d, tenant %q: %+v, home %v; it is on %v", mode, tenant, x.Session, x.Home, at[tenant+"s"])
+			}
+			if x := explain("another", "s", tenant); x.Group == "" || x.Home == nil || *x.Home != at[tenant+"c"] {
+				t.Errorf("mode %d, tenant %q: group %q, home %v; it is on %v", mode, tenant, x.Group, x.Home, at[tenant+"c"])
+			}
+		}
+		if x := explain("s", "", "nobody"); x.Home != nil {
+			t.Errorf("mode %d: nobody's session is on %v", mode, x.Home)
+		}
+		w.Burden("work", at["c"].Worker, 0, 100, 1_000_000)
+		if x := explain("c", "s", ""); !strings.HasPrefix(x.MovedBecause, "busy: ") {
+			t.Errorf("mode %d: moved because %q", mode, x.MovedBecause)
+		}
+		if after := w.ListSessions(&selection.SessionQuery{Limit: 10}); after.Total != before.Total || after.Sessions[0].Seen != before.Sessions[0].Seen {
+			t.Errorf("mode %d: %+v before, %+v after", mode, before, after)
+		}
+	}
+}

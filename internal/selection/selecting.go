@@ -42,6 +42,9 @@ type Config struct {
 	// HomeTTL is how long the rank of a soft session or of a group is known after its last request; 0: it
 	// is not known.
 	HomeTTL time.Duration
+	// FrontSessions and FrontGroups are SessionMode and Groups of the requests that come through the gateway and the proxy.
+	FrontSessions SessionMode
+	FrontGroups   bool
 	// Owners: the engines of ids are remembered, see API.Own.
 	Owners bool
 	// Pending bounds the selections that can be booked by their id alone.

@@ -209,7 +209,7 @@ func TestRestart(t *testing.T) {
 }
 
 // TestText: Why takes text where the service has a tokenizer, in each form, and says what is missing where it
-// has none. The text is not in the address.
+// has none, and says of a session where that is. The text is not in the address.
 func TestText(t *testing.T) {
 	tokenizer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text, _ := io.ReadAll(r.Body)
@@ -220,7 +220,7 @@ func TestText(t *testing.T) {
 		_, _ = io.WriteString(w, `{"tokens":[`+strings.Repeat("7,", 40)+`7],"max_model_len":4096}`)
 	}))
 	defer tokenizer.Close()
-	with, _ := start(t, "--use-kv-events=false", "--tokenizer-url", tokenizer.URL)
+	with, _ := start(t, "--use-kv-events=false", "--tokenizer-url", tokenizer.URL, "--session-affinity-ttl-secs=60")
 	without, _ := start(t, "--use-kv-events=false")
 	fill := func(p *tab, text string) {
 		p.is(fmt.Sprintf(`(() => { const box = document.querySelector("textarea"); box.value = %q; box.dispatchEvent(new Event("input", {bubbles: true})); })()`, text))
@@ -237,6 +237,9 @@ func TestText(t *testing.T) {
 		if at := p.is("location.href").(string); strings.Contains(at, "sky") {
 			t.Errorf("the text is in the address %s", at)
 		}
+		p.is(`(() => { const box = [...document.querySelectorAll("label.field")].find((e) => e.innerText.startsWith("Session")).querySelector("input"); box.value = "s-1"; box.dispatchEvent(new Event("input", {bubbles: true})); })()`)
+		p.press("Explain")
+		p.says("Session s-1: no request of it has been placed before.")
 		p.shoot("text-"+form, false)
 		p.audit("text")
 		p.expects("400")

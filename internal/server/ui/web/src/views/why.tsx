@@ -64,6 +64,7 @@ function Ask() {
   const as = query.get("as") ?? "", form = Object.hasOwn(forms, as) ? (as as Form) : "tokens";
   const [text, setText] = useState("");
   const [lora, setLora] = useState("");
+  const [session, setSession] = useState("");
   const [answer, setAnswer] = useState<Explanation | null>(null);
   const [failure, setFailure] = useState<Failure | null>(null);
   const [what, setWhat] = useState("");
@@ -83,7 +84,7 @@ function Ask() {
       // Its answer has the members of /explain, the scope among them.
       const prompt = tokens ? { ...scope, token_ids: tokens } : await call<TokenizedPrompt>("POST", "/tokenize", { ...scope, request });
       asked = "the explanation";
-      setAnswer(await call<Explanation>("POST", "/explain", { ...prompt, ...(lora && { lora_name: lora }) }));
+      setAnswer(await call<Explanation>("POST", "/explain", { ...prompt, ...(lora && { lora_name: lora }), ...(session && { session_context: { session_id: session } }) }));
     } catch (e) {
       if (e instanceof Failure) {
         setFailure(e);
@@ -111,6 +112,7 @@ function Ask() {
           <Choice label="Model" value={model} names={models} pick={(v) => change({ model: v })} />
           {groups.length > 1 && <Choice label="Tenant" value={group} names={groups} pick={(v) => change({ group: v })} />}
           <label class="field"><span>LoRA adapter</span><input value={lora} placeholder="none" onInput={(e) => setLora(e.currentTarget.value.trim())} /></label>
+          <label class="field"><span>Session</span><input value={session} placeholder="none" onInput={(e) => setSession(e.currentTarget.value.trim())} /></label>
           <button type="submit" class="primary" disabled={!ready || busy}>{busy ? "…" : "Explain"}</button>
         </div>
       </form>
