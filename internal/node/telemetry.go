@@ -19,7 +19,7 @@ func (s *Service) Collectors(dynamoAliases bool) []prometheus.Collector {
 		telemetry.Ranks{Catalog: s.catalog, Scopes: s.scopes, Ledger: s.ledger, Thresholds: uses.Thresholds()},
 		telemetry.Scopes{Registry: s.scopes},
 		telemetry.Decisions{Registry: s.scopes, Errors: uses.TTFTErrors()},
-		telemetry.Reservations{Ledger: s.ledger, Remembered: s.remembered},
+		telemetry.Reservations{Ledger: s.ledger, Remembered: s.remembered, SessionsFull: s.UseCases.SessionsFull},
 		uses.Selections(),
 		telemetry.Events{Streams: s.allStreams(), Lag: s.lag},
 		telemetry.Conductor{Registry: publishers},

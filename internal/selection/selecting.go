@@ -210,6 +210,14 @@ func (a *API) Remembered() Remembered {
 	return r
 }
 
+// SessionsFull returns how many sessions and groups have made room for others where no more are kept, and how many found no room.
+func (a *API) SessionsFull() (displaced, refused uint64) {
+	if a.sessions.Table == nil {
+		return 0, 0
+	}
+	return a.sessions.Full()
+}
+
 // Decisions returns at most limit kept decisions of the scopes that match own, newest first.
 func (a *API) Decisions(own catalog.ScopeFilter, limit int) []Decision {
 	found := a.decisions.list(own, limit)

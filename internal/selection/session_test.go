@@ -398,6 +398,9 @@ func TestManySessions(t *testing.T) {
 	if n := servicetest.Sum(w.Metrics()["remembered_entries"], "sessions"); n != affinity.MaxSessions {
 		t.Errorf("%v sessions are kept, want %d", n, affinity.MaxSessions)
 	}
+	if full := w.Metrics()["sessions_full_total"]; servicetest.Sum(full, "refused") != left || servicetest.Sum(full, "displaced") != 0 {
+		t.Errorf("counted as without room: %v, want %d", full, left)
+	}
 }
 
 // TestSessionsInCircle: sessions that name each other, or themselves, as the one that has started them are sessions as others.

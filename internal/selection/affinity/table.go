@@ -59,6 +59,8 @@ type Table struct {
 	bytes    int64  // of all sessions
 	serial   uint64 // serial number of the newest session
 	sequence uint64 // sequence of this process's next version
+	// displaced and refused are what Full returns.
+	displaced, refused uint64
 }
 
 // origin is the peer that sessions, or groups, came from.
@@ -226,6 +228,13 @@ func (t *Table) Groups() int {
 	return t.groups
 }
 
+// Full returns how many sessions and groups have made room for others in a full table, and for how many there was no room.
+func (t *Table) Full() (displaced, refused uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.displaced, t.refused
+}
+
 // Waiting returns how many requests wait for the first one of their session.
 func (t *Table) Waiting() int {
 	t.mu.Lock()
@@ -289,16 +298,19 @@ func (t *Table) addLocked(k Key, peer string) *session {
 	}
 	for !t.hasRoomLocked(k) {
 		most := t.mostForeignLocked(origin{peer, k.IsGroup()})
+		from := most
 		switch {
 		case most != nil:
-			t.removeLocked(most.Front().Value.(*session))
 		case peer == "" && t.homesOf(k).Len() > 0:
-			t.removeLocked(t.homesOf(k).Front().Value.(*session))
+			from = t.homesOf(k)
 		case peer == "" && t.recycles && t.idle.Len() > 0:
-			t.removeLocked(t.idle.Front().Value.(*session))
+			from = &t.idle
 		default:
+			t.refused++
 			return nil
 		}
+		t.removeLocked(from.Front().Value.(*session))
+		t.displaced++
 	}
 	t.serial++
 	s := &session{key: k, peer: peer, serial: t.serial}

@@ -437,3 +437,38 @@ func TestCrowd(t *testing.T) {
 		r.wantLen(0)
 	})
 }
+
+// TestFullTable: sessions for which a full table has no room are counted, and those that make room for others.
+func TestFullTable(t *testing.T) {
+	at := func(n int) affinity.Key { return affinity.Key{Session: fmt.Sprint(n)} }
+	full := func(t *testing.T, table *affinity.Table, displaced, refused uint64) {
+		t.Helper()
+		if d, r := table.Full(); d != displaced || r != refused {
+			t.Errorf("%d displaced, %d refused; want %d and %d", d, r, displaced, refused)
+		}
+	}
+	t.Run("bindings stay", func(t *testing.T) {
+		table := affinity.New(time.Hour, 2, time.Now)
+		for n := range 5 {
+			c, _ := table.Claim(at(n))
+			c.Bind(catalog.Rank{})
+			c.Release()
+		}
+		full(t, table, 0, 3)
+	})
+	t.Run("homes make room", func(t *testing.T) {
+		table := affinity.New(time.Hour, 2, time.Now)
+		table.KeepHomes(time.Hour)
+		for n := range 5 {
+			table.Settle(at(n), catalog.Rank{}, affinity.Turn{})
+		}
+		full(t, table, 3, 0)
+	})
+	t.Run("no memory", func(t *testing.T) {
+		table := affinity.New(time.Hour, 2, time.Now)
+		table.LimitBytes(1)
+		table.KeepHomes(time.Hour)
+		table.Settle(at(1), catalog.Rank{}, affinity.Turn{})
+		full(t, table, 0, 1)
+	})
+}
