@@ -29,7 +29,7 @@ type Session struct {
 // clients say nothing of that.
 func (s *Session) OfAgent() bool {
 	switch s.Client {
-	case "dynamo", "claude-code", "codex", "opencode":
+	case "dynamo", "claude-code", "codex", "deepseek-harness", "opencode", "vllm-router":
 		return true
 	}
 	return false

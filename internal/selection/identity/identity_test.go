@@ -105,6 +105,36 @@ func TestClients(t *testing.T) {
 	}
 }
 
+// TestOfAgent: the sessions of programs that call tools are those of the clients that are such, whatever names them.
+func TestOfAgent(t *testing.T) {
+	for _, tt := range []struct {
+		header string
+		is     bool
+	}{
+		{"x-dynamo-session-id", true},
+		{"x-claude-code-session-id", true},
+		{"thread-id", true},
+		{"x-deepseek-harness-session-id", true},
+		{"x-session-id", true},
+		{"x-smg-routing-key", false},
+		{"x-session-affinity", false},
+	} {
+		s := read(t, nil, tt.header, "s")
+		if s.OfAgent() != tt.is {
+			t.Errorf("%s: of an agent: %t", tt.header, s.OfAgent())
+		}
+	}
+	for _, tt := range []struct {
+		body identity.Body
+		is   bool
+	}{{identity.Body{Program: "p"}, true}, {identity.Body{Session: "s"}, false}} {
+		s := identity.Session{}.OrBody(&tt.body)
+		if s.OfAgent() != tt.is {
+			t.Errorf("%+v: of an agent: %t", tt.body, s.OfAgent())
+		}
+	}
+}
+
 // TestConfigured proves that headers of one's own go before all clients', and what is no header.
 func TestConfigured(t *testing.T) {
 	first := []string{"X-Chat", "x-job/X-Job-Parent"}
