@@ -52,7 +52,7 @@ type ListedSession struct {
 	Turns, Running uint32
 	Tokens         uint64
 	Seen           time.Time // when its last turn was placed, or ended
-	Elsewhere      bool      // another replica has used it last
+	Elsewhere      bool      // another replica has used it last, or this one before its start
 	// Chance is the chance that it comes back, 1 while a turn is under way, and Expected when, if it does; zero: not known.
 	Chance   float64
 	Expected time.Time

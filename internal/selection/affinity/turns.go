@@ -120,7 +120,7 @@ type Session struct {
 	Running uint32    // turns that have not ended
 	Tokens  uint64    // of all prompts
 	Seen    time.Time // when its last turn was placed, or ended
-	// Elsewhere: another replica has used it last. Its turns there are not counted.
+	// Elsewhere: another replica, or this one before its start, has used it last. Its turns there are not counted.
 	Elsewhere bool
 	serial    uint64
 }
@@ -186,7 +186,7 @@ func (t *Table) someSessions(from uint64) (some []Session, next uint64, more boo
 		}
 		row := Session{
 			Key: s.key, Parent: s.parent, Rank: s.rank, Bound: s.home == nil, Class: s.turns.class, Turns: s.turns.count,
-			Running: uint32(max(0, s.turns.running)), Tokens: s.turns.tokens, Seen: s.turns.seen, Elsewhere: s.peer != "", serial: s.serial,
+			Running: uint32(max(0, s.turns.running)), Tokens: s.turns.tokens, Seen: s.turns.seen, Elsewhere: s.peer != "" || s.turns.count == 0, serial: s.serial,
 		}
 		if s.since.After(row.Seen) {
 			row.Seen = s.since

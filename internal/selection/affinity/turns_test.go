@@ -11,6 +11,7 @@ import (
 
 	"github.com/select-service/select-service/internal/selection/affinity"
 	"github.com/select-service/select-service/internal/selection/pauses"
+	"github.com/select-service/select-service/pkg/catalog"
 )
 
 // learning is a table of hard and of soft sessions, and what learns their pauses.
@@ -204,4 +205,26 @@ func TestParentsAreBounded(t *testing.T) {
 			t.Errorf("%d sessions, of %d", got, len(claims))
 		}
 	})
+}
+
+// TestElsewhere: a session of which nothing was placed here since the start is listed as used elsewhere, whether another replica or the state on
+// disk has told of it, until a request of it comes.
+func TestElsewhere(t *testing.T) {
+	table := affinity.New(time.Hour, 10, time.Now)
+	table.KeepHomes(time.Hour)
+	keys := map[string]affinity.Key{"": {Session: "disk"}, "peer": {Session: "replica"}}
+	for peer, k := range keys {
+		table.Apply(peer, affinity.Binding{Key: k, Home: true, Version: affinity.Version{Sequence: 1}})
+	}
+	for _, elsewhere := range []bool{true, false} {
+		list, _ := table.List(affinity.Cursor{}, 10, func(*affinity.Session) bool { return true })
+		for _, s := range list {
+			if s.Elsewhere != elsewhere {
+				t.Errorf("%s, %d turns: elsewhere %t", s.Session, s.Turns, s.Elsewhere)
+			}
+		}
+		for _, k := range keys {
+			table.Settle(k, catalog.Rank{}, affinity.Turn{})
+		}
+	}
 }
