@@ -60,6 +60,7 @@ type fakeService struct {
 	models       map[string]bool     // under which engines were registered
 	tenants      map[string]bool     // likewise
 	slowed       []float64           // factors that engines were told, in order
+	sessions     []sessionContext    // of the reservations that say one, in order
 }
 
 func newFakeService(t *testing.T) (*fakeService, string) {
@@ -143,6 +144,9 @@ func (s *fakeService) place(w http.ResponseWriter, r *http.Request) {
 		s.homes[req.TokenIDs[0]] = home
 	}
 	s.reservations[req.ReservationID] = []string{"booked"}
+	if req.SessionContext != nil {
+		s.sessions = append(s.sessions, *req.SessionContext)
+	}
 	s.begin.Do(func() { close(s.first) })
 	fmt.Fprintf(w, `{"worker_id":%d,"dp_rank":0,"overlap":{"longest_matched":16}}`, home)
 }

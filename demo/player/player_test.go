@@ -237,7 +237,7 @@ func TestInterrupt(t *testing.T) {
 }
 
 // TestClosedLoop plays a trace of sessions: every turn comes its pause after the answer before it, so a session takes as long as
-// its answers and pauses do, and the results say so.
+// its answers and pauses do, and the results say so. The service is told of the sessions, which are others in each play.
 func TestClosedLoop(t *testing.T) {
 	svc, target := newFakeService(t)
 	urls := startEngines(t, svc, 2, 16384)
@@ -260,6 +260,12 @@ func TestClosedLoop(t *testing.T) {
 	}
 	if !strings.Contains(out, "2 whole sessions took") {
 		t.Error(out)
+	}
+	if _, out, err = playJSON(t, "--target", target, "--engines", strings.Join(urls, ","), "--trace", trace, "--speedup", "200", "--policies", "select-service", "--rounds", "2"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if want := []sessionContext{{"sim-a", ""}, {"sim-b", "sim-a"}, {"sim-a", ""}, {"sim-2-a", ""}, {"sim-2-b", "sim-2-a"}, {"sim-2-a", ""}}; !slices.Equal(svc.sessions, want) {
+		t.Errorf("the service is told of the sessions %v, want %v", svc.sessions, want)
 	}
 	_, _, err = playJSON(t, "--target", target, "--engines", strings.Join(urls, ","), "--trace", trace, "--disturb", "true")
 	if err == nil || !strings.Contains(err.Error(), "disturb: ") {

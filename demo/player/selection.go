@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/select-service/select-service/demo/sim/simapi"
@@ -47,6 +48,13 @@ type selectRequest struct {
 	SelectionID          string   `json:"selection_id"` // the id of the reservation in Dynamo's 1.6 contract
 	TokenIDs             []uint32 `json:"token_ids"`
 	ExpectedOutputTokens int      `json:"expected_output_tokens"`
+	// SessionContext has an effect in Dynamo's 1.6 contract.
+	SessionContext *sessionContext `json:"session_context,omitempty"`
+}
+
+type sessionContext struct {
+	SessionID       string `json:"session_id"`
+	ParentSessionID string `json:"parent_session_id,omitempty"`
 }
 
 type selectAnswer struct {
@@ -90,10 +98,19 @@ func (s *selection) unregister(ctx context.Context, id int) error {
 
 // place asks for a worker and books the request on it.
 func (s *selection) place(ctx context.Context, r *workload.Request) (placement, error) {
-	var sel selectAnswer
+	var (
+		sel     selectAnswer
+		session *sessionContext
+	)
+	if r.Session != "" {
+		session = &sessionContext{SessionID: s.named(r.Session)}
+		if r.Parent != "" {
+			session.ParentSessionID = s.named(r.Parent)
+		}
+	}
 	err := call(ctx, http.MethodPost, s.url+"/select_and_reserve", selectRequest{
 		ModelName: s.model, TenantID: s.tenant, ReservationID: s.reservationID(r), SelectionID: s.reservationID(r),
-		TokenIDs: r.Prompt, ExpectedOutputTokens: int(s.meanOutput),
+		TokenIDs: r.Prompt, ExpectedOutputTokens: int(s.meanOutput), SessionContext: session,
 	}, &sel)
 	if err != nil {
 		return placement{}, err
@@ -144,11 +161,13 @@ func (s *selection) reservations(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// reservationID returns an id that differs between the plays of a run: a service may remember
-// ids for a while after their end.
-func (s *selection) reservationID(r *workload.Request) string {
+func (s *selection) reservationID(r *workload.Request) string { return s.named(strconv.Itoa(r.ID)) }
+
+// named returns a name of a reservation or a session that differs between the plays of a run: a service may remember
+// names for a while after their end.
+func (s *selection) named(name string) string {
 	if s.nth > 1 {
-		return fmt.Sprintf("%s-%d-%d", s.model, s.nth, r.ID)
+		return fmt.Sprintf("%s-%d-%s", s.model, s.nth, name)
 	}
-	return fmt.Sprintf("%s-%d", s.model, r.ID)
+	return s.model + "-" + name
 }
