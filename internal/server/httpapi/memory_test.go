@@ -674,7 +674,10 @@ func TestSmallAnswers(t *testing.T) {
 			}
 			time.Sleep(time.Minute) // of a fake clock
 			if n := a.Used(); n < a.Limit()/4 || a.Refused() == 0 {
-				t.Errorf("%d of %d bytes are used for answers, %d were cut off", n, a.Limit(), a.Refused())
+				t.Errorf("bodies of %d bytes: %d of %d bytes are used for answers, %d were cut off", len(body), n, a.Limit(), a.Refused())
+				for _, other := range p.budget.Accounts() {
+					t.Logf("account %s: %d of %d bytes, %d refused", other.Name(), other.Used(), other.Limit(), other.Refused())
+				}
 			}
 			begin := time.Now()
 			if w := handle(h, "/potential_loads", spaced(60_000)); w.Code != http.StatusOK || time.Since(begin) > time.Second {
