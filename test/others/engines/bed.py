@@ -8,7 +8,7 @@ from publishers import Publisher
 from relay import Relay
 from service import Service
 
-PATIENCE = 10.0  # seconds until something that has to happen counts as missing
+PATIENCE = 30.0  # seconds until something that has to happen counts as missing
 
 _worker_ids = itertools.count(1)
 _models = itertools.count(1)

@@ -81,7 +81,7 @@ class Engine:
         """
         events = [event for group in groups for event in group]
         self._zmq.publish(self.publisher.module.KVEventBatch(ts=time.time(), events=events))
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while self._zmq._event_queue.unfinished_tasks:
             assert time.monotonic() < deadline, "the publisher does not send"
             time.sleep(0.0005)
@@ -98,7 +98,7 @@ class Engine:
     def _start(self) -> None:
         live = self._connect or f"tcp://*:{self._base}"
         replay = f"tcp://127.0.0.1:{self._base + RANKS}"
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while True:
             try:
                 self._zmq = self.publisher.module.ZmqEventPublisher(

@@ -36,7 +36,7 @@ class Relay:
     def wait_lost(self, count: int) -> None:
         """Waits until count more messages have been lost."""
         for _ in range(count):
-            assert self._lost.acquire(timeout=5), "the engine's messages did not reach the relay"
+            assert self._lost.acquire(timeout=30), "the engine's messages did not reach the relay"
 
     def close(self) -> None:
         self._order("stop")
@@ -45,7 +45,7 @@ class Relay:
     def _order(self, *words) -> None:
         done = threading.Event()
         self._orders.put((*words, done))
-        assert done.wait(5), f"the relay did not {words[0]}"
+        assert done.wait(30), f"the relay did not {words[0]}"
 
     def _run(self, upstream: str, downstream: str) -> None:
         # Sockets belong to this thread alone; orders come through the queue.

@@ -33,7 +33,7 @@ class Service:
             data=None if body is None else json.dumps(body).encode(),
             headers={"content-type": "application/json"},
         )
-        with _http.open(request, timeout=10) as answer:
+        with _http.open(request, timeout=30) as answer:
             return json.loads(answer.read() or b"null")
 
     def overlap(self, model: str, tokens, **prompt) -> dict:
@@ -63,7 +63,7 @@ def running(binary: str):
         try:
             yield Service(f"http://{_address(process, log)}", conductor_port)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(15) == 0, "the service did not stop cleanly:\n" + _text(log)
+            assert process.wait(60) == 0, "the service did not stop cleanly:\n" + _text(log)
         finally:
             process.kill()
             process.wait()
@@ -71,7 +71,7 @@ def running(binary: str):
 
 def _address(process: subprocess.Popen, log) -> str:
     """The selection service's address: the first one that the program listens on."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if found := re.search(r'"address":"([^"]+)"', _text(log)):
             return found[1]

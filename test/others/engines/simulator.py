@@ -97,7 +97,7 @@ class Simulator:
         # A PUB socket that can tell when the service has subscribed.
         self._socket = zmq.Context.instance().socket(zmq.XPUB)
         self._socket.connect(self._endpoint)
-        assert self._socket.poll(10_000), "the service does not subscribe"
+        assert self._socket.poll(30_000), "the service does not subscribe"
         self._socket.recv()
         self._number = 1
         self._batch: list = []
