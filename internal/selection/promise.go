@@ -16,11 +16,11 @@ import (
 type promise struct {
 	counts *counts.Promises
 	payer  admission.Payer
-	// The request is one of probes, or prefixes has its prompt; nil: it is none, or is done. Set before the reservation can be found,
-	// then guarded by mu.
-	probes   *ttft.Probes
-	prefixes *ttft.PrefixProbes
-	prefix   ttft.ProbedPrefix
+	// The request is one of probes, or is one of prefixes at this cost or continues one of them; nil: it is none, or is done. Set before
+	// the reservation can be found, then guarded by mu.
+	probes     *ttft.Probes
+	prefixes   *ttft.PrefixProbes
+	prefixCost float64
 
 	mu                   sync.Mutex // guards the fields below; innermost, but for the locks of those above
 	ahead                time.Time  // see SelectRequest.Ahead: the request has not come, and may never; zero: it has
@@ -127,8 +127,8 @@ func (p *promise) tellProbes(inTime bool) {
 	if p.probes != nil {
 		p.probes.Done(inTime)
 	}
-	if p.prefixes != nil {
-		p.prefixes.Ended(p.prefix, inTime)
+	if p.prefixes != nil && inTime {
+		p.prefixes.InTime(p.prefixCost)
 	}
 	p.probes, p.prefixes = nil, nil
 }

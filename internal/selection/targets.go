@@ -109,8 +109,9 @@ func (c *choice) predictable() string {
 
 // pickForTarget chooses among the scored ranks for a request that has a target: of those that are predicted to hold it, with
 // nine of ten such predictions, the one with the least cost; without any, the one with the least predicted time to first token.
-// The request is not refused if a rank is predicted to hold the target without that margin: most of these are in time. ok is
-// false if the target has no effect on the choice.
+// The request is not refused if a rank may hold the target all the same: if it is predicted to without that margin, since most of
+// these are in time, or if it will where the engine computes the prompt together with those that wait, see ttft.Parameters.Soonest.
+// ok is false if the target has no effect on the choice.
 func (c *choice) pickForTarget(ranks []catalog.Entry) (i int, ok bool) {
 	c.target = &TargetEffect{OnlyQueued: c.predictable()}
 	if c.target.OnlyQueued != "" {
@@ -120,9 +121,10 @@ func (c *choice) pickForTarget(ranks []catalog.Entry) (i int, ok bool) {
 	c.holding, c.times = c.holding[:0], c.times[:0]
 	mayHold := false
 	for i, e := range ranks {
-		first, holds := c.expected(i), 0
+		of, holds := predict(&c.decision, i), 0
+		first := of.Wait + of.Prefill
 		if left := within.on(e, l); c.candidates[i].Known {
-			mayHold = mayHold || first <= left
+			mayHold = mayHold || c.decision.Model.Soonest(&of, &c.decision.Queues[i]) <= left
 			if first*l.Margin(e.Slot, e.Rank) <= left {
 				holds = 1
 				c.target.Holding++
@@ -155,14 +157,11 @@ func (a *attempt) refuses(i int, excluded *catalog.Rank) bool {
 	return t.Refused
 }
 
-// noteContinued notes whether the request continues the prompt of a late probe, for which then counts what comes of it.
+// noteContinued notes whether the request continues the prompt of a probe, for which then counts whether it is in time.
 func (a *attempt) noteContinued() {
 	p, of := a.promised, &a.scope.rules.Policies.Learner.PrefixProbes
-	if p == nil || p.prefixes != nil {
-		return
-	}
-	if prefix, continues := of.Continued(a.prompt.sequence); continues {
-		p.prefixes, p.prefix = of, prefix
+	if p != nil && p.prefixes == nil && of.Continues(a.prompt.sequence) {
+		p.prefixes = of
 	}
 }
 
@@ -178,9 +177,11 @@ func (a *attempt) probes(i int) bool {
 		if l.Probes.Due() {
 			p.probes = &l.Probes
 		}
-	case l.PrefixProbes.Due():
-		others := a.choice.decision.Queues[i].Flow.Arrivals * a.choice.times[i]
-		p.prefixes, p.prefix = &l.PrefixProbes, ttft.NewProbedPrefix(a.prompt.sequence, others)
+	default:
+		cost, due := l.PrefixProbes.Due(a.prompt.sequence, a.choice.decision.Queues[i].Flow.Delayed(a.choice.times[i]))
+		if due {
+			p.prefixes, p.prefixCost = &l.PrefixProbes, cost
+		}
 	}
 	return p.probes != nil || p.prefixes != nil
 }

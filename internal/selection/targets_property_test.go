@@ -117,8 +117,8 @@ func (f *fleet) state(req selection.SelectRequest) state {
 
 // TestTargetsAgainstAnOracle: in random states, of the ranks that are predicted to hold what a request wants, nine times out of ten,
 // one with the least cost is chosen. If there is none, it is one with the least predicted time to first token, unless the
-// request refuses that, no rank holds it by the prediction alone, and one has no guard rail: then it is told the least
-// predicted time.
+// request refuses that, no rank holds it by the prediction alone, with short prompts that wait computed together, and one has no guard rail: then
+// it is told the least predicted time.
 func TestTargetsAgainstAnOracle(t *testing.T) {
 	fleets, states := 4, 250
 	if testing.Short() {
@@ -170,6 +170,10 @@ func (f *fleet) compare() (outcome string) {
 		t.Fatal("a guard rail of the scope is engaged")
 	}
 
+	model, queues := learned(f.World, t), map[catalog.Rank]ttft.Queue{}
+	for _, r := range model.Ranks {
+		queues[r.Rank] = r.Queue
+	}
 	leastCost, leastTime, free, mayHold := math.Inf(1), math.Inf(1), false, false
 	holds := map[uint64]bool{}
 	for _, c := range s.candidates {
@@ -180,7 +184,11 @@ func (f *fleet) compare() (outcome string) {
 		if s.margins[of] < 1e-9 || c.PerOutput == 0 {
 			t.Fatalf("nothing is known of %v", c.Rank)
 		}
-		mayHold = mayHold || c.TTFT() <= first && c.TTFT()+output*c.PerOutput <= answer
+		together := 0.0 // as ttft.Parameters.Soonest says
+		if q := queues[c.Rank]; model.PerToken*q.Tokens+model.PerContext*q.Context <= model.Base*float64(q.Prefills) {
+			together = min(c.Predicted.Wait, c.Predicted.Speed*model.Base*float64(q.Prefills))
+		}
+		mayHold = mayHold || c.TTFT()-together <= first && c.TTFT()-together+output*c.PerOutput <= answer
 		if likely <= first && likely+output*c.PerOutput <= answer {
 			holds[of] = true
 			leastCost = min(leastCost, c.Cost)

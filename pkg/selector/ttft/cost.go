@@ -123,6 +123,9 @@ type Flow struct {
 // and are delayed, including those that arrive while it catches up.
 func (f Flow) rate() float64 { return max(0, f.Arrivals) / (1 - min(max(0, f.Work), maxBusy)) }
 
+// Delayed returns how many requests are delayed by work of so many seconds on a rank that has this traffic.
+func (f Flow) Delayed(seconds float64) float64 { return seconds * f.rate() }
+
 // maxBusy bounds ρ, the share of time in which a rank is busy: as ρ goes to 1 the delay
 // of other requests would grow without limit.
 const maxBusy = 0.8
@@ -180,6 +183,17 @@ type Cost struct {
 // Total returns the cost that is compared. It is finite.
 func (c *Cost) Total() float64 {
 	return min(c.Wait+c.Prefill+c.Delay+c.Decode, math.MaxFloat64)
+}
+
+// Soonest returns the time to first token of a prompt with cost c on the rank of q, in seconds, if its engine computes the prompt in
+// one step with those that wait, as engines do that compute prompts in chunks: then Base passes once for all. They are taken to fit in
+// one step if their tokens take less than their fixed parts. It is at most the predicted time, c.Wait+c.Prefill.
+func (p *Parameters) Soonest(c *Cost, q *Queue) float64 {
+	fixed := p.Base * float64(q.Prefills)
+	if p.PerToken*q.Tokens+p.PerContext*q.Context > fixed {
+		fixed = 0
+	}
+	return c.Prefill + max(0, c.Wait-c.Speed*fixed)
 }
 
 // Cost returns the cost of computing u tokens of a prompt of L tokens on the rank of q.

@@ -6,81 +6,78 @@ import "sync"
 // is to be computed of their own prompts. If all of them were refused, these prompts would come into no cache, so that the next
 // turns of the same conversations would be late, too, and would be refused, on engines that have little to do.
 //
-// Such a probe is worth it if it is in time after all, or if requests that continue its prompt are in time, as many as it may have
-// made late: those that came to its rank while it was computed. If it is worth it, twice as many are let through from then on, and
-// otherwise half as many, as of other probes. The zero value is ready for use. All methods are safe for concurrent use.
+// Such a probe costs as many requests as it may delay, at least the one, and each request that continues a probe's prompt and is in
+// time brings one. Probes are let through while they have cost at most mostSpent more than was brought, and otherwise one of 32, which
+// is free. So they make no more requests late than come in time because of them, but for a fixed number and few of those that
+// are refused. The zero value is ready for use. All methods are safe for concurrent use.
 type PrefixProbes struct {
-	Probes
-
-	mu   sync.Mutex // guards the fields below; before that of Probes
-	late [maxLatePrefixes]ProbedPrefix
-	next int // in late, which is a ring
-	kept int // entries of late that are in use
+	mu      sync.Mutex // guards the fields below; innermost
+	spent   float64    // requests, at least 0
+	refused int        // since the last free probe
+	late    [maxLatePrefixes]latePrefix
+	next    int // in late, which is a ring
+	kept    int // entries of late that are in use, the first ones
 }
 
-// maxLatePrefixes bounds the prompts that may still turn out to be worth it. Beyond it the oldest was not.
-const maxLatePrefixes = 64
+const (
+	// mostSpent is how many requests probes may cost before any has brought one.
+	mostSpent = 64
+	// maxLatePrefixes bounds the prompts that requests may continue. Beyond it the oldest one is forgotten.
+	maxLatePrefixes = 1024
+	// freeProbe of so many requests that would be refused one is let through in any case.
+	freeProbe = 1 << probeDoublings
+)
 
-// ProbedPrefix is the prompt of a probe, or of a request that continues it. The zero value is none.
-type ProbedPrefix struct {
-	blocks    int     // of the prompt
-	last      uint64  // sequence hash of the last one
-	owes      float64 // requests in time
-	continues bool
+// latePrefix is the prompt of a probe, or of the latest request that continues it.
+type latePrefix struct {
+	blocks int
+	last   uint64 // sequence hash of the last one
 }
 
-// NewProbedPrefix returns the prompt of a probe by its sequence hashes, with how many other requests are expected to come to its
-// rank while it is computed.
-func NewProbedPrefix(sequence []uint64, others float64) ProbedPrefix {
-	x := ProbedPrefix{owes: max(1, others)}
-	x.end(sequence)
-	return x
+func (x latePrefix) continuedBy(sequence []uint64) bool {
+	return x.blocks <= len(sequence) && sequence[x.blocks-1] == x.last
 }
 
-func (p *ProbedPrefix) end(sequence []uint64) {
-	if p.blocks = len(sequence); p.blocks > 0 {
-		p.last = sequence[p.blocks-1]
-	}
-}
-
-// Continued takes the late prompt out that a prompt with these sequence hashes continues, and returns the longer prompt in its place.
-// What comes of its request is to be noted with Ended.
-func (p *PrefixProbes) Continued(sequence []uint64) (x ProbedPrefix, found bool) {
+// Due reports whether a request that would be refused is let through, as a probe, and what it costs. sequence has the sequence hashes
+// of its prompt, and delayed is how many requests it may delay.
+func (p *PrefixProbes) Due(sequence []uint64, delayed float64) (cost float64, due bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.kept == 0 {
-		return x, false
-	}
-	for i := range p.late {
-		if y := &p.late[i]; y.blocks > 0 && y.blocks <= len(sequence) && sequence[y.blocks-1] == y.last {
-			x, *y = *y, ProbedPrefix{}
-			p.kept--
-			x.continues = true
-			x.end(sequence)
-			return x, true
+	if cost = max(1, delayed); p.spent+cost > mostSpent {
+		if p.refused++; p.refused < freeProbe {
+			return 0, false
 		}
+		p.refused = 0
+	} else {
+		p.spent += cost
 	}
-	return x, false
+	if n := len(sequence); n > 0 {
+		p.late[p.next] = latePrefix{n, sequence[n-1]}
+		p.next = (p.next + 1) % maxLatePrefixes
+		p.kept = min(p.kept+1, maxLatePrefixes)
+	}
+	return cost, true
 }
 
-// Ended notes whether a request with a prompt got in time what it wanted.
-func (p *PrefixProbes) Ended(x ProbedPrefix, inTime bool) {
-	if inTime {
-		if x.owes--; x.owes <= 0 || !x.continues {
-			p.Done(true)
-			return
-		}
-	}
-	if x.blocks == 0 { // no request can be told to continue it
-		p.Done(false)
-		return
-	}
+// Continues reports whether a prompt with these sequence hashes continues that of a probe. What continues the longer prompt from then
+// on does, too. If the request is in time, that is to be noted with InTime.
+func (p *PrefixProbes) Continues(sequence []uint64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if oldest := &p.late[p.next]; oldest.blocks > 0 {
-		p.Done(false)
-		p.kept--
+	for i, x := range p.late[:p.kept] {
+		if x.continuedBy(sequence) {
+			n := len(sequence)
+			p.late[i] = latePrefix{n, sequence[n-1]}
+			return true
+		}
 	}
-	p.late[p.next], p.next = x, (p.next+1)%maxLatePrefixes
-	p.kept++
+	return false
+}
+
+// InTime notes that a request that continues the prompt of a probe has got in time what it wanted; cost is 0 for it. If the probe
+// itself has, for which refusals look wrong, it brings the cost that Due has returned, so that another one is let through.
+func (p *PrefixProbes) InTime(cost float64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.spent = max(0, p.spent-max(1, cost))
 }

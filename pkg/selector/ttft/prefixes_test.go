@@ -2,62 +2,83 @@ package ttft
 
 import "testing"
 
-// TestPrefixProbes: a late probe is worth it once as many requests that continue its prompt were in time as others may have come to
-// its rank, one after the other, whether some of them are late meanwhile or not. One that nobody continues is not worth it, which is
-// known once so many have come after it that it is forgotten. One that is in time after all is worth it at once.
+// TestPrefixProbes: probes are let through while they have cost at most 64 requests more than others have brought that continue their
+// prompts, one after the other, and otherwise one of 32.
 func TestPrefixProbes(t *testing.T) {
-	refused := func(p *PrefixProbes) (n int) { // before the next probe
-		for ; !p.Due(); n++ {
-		}
-		return n
-	}
 	var p PrefixProbes
-	conversation := []uint64{1, 2, 3}
-	p.Ended(NewProbedPrefix(conversation, 1.5), false)
-	if _, found := p.Continued([]uint64{1, 2}); found {
-		t.Error("a shorter prompt continues it")
-	}
-	if _, found := p.Continued([]uint64{1, 2, 4, 5}); found {
-		t.Error("another prompt continues it")
-	}
-	for turn, inTime := range []bool{true, false, true} {
-		if n := refused(&p); n != 31 {
-			t.Errorf("before turn %d %d requests are refused before a probe, not 31", turn, n)
+	prompts := uint64(0)
+	through := func(n int, delayed float64) (sum int) {
+		for range n {
+			prompts++
+			if _, due := p.Due([]uint64{prompts, 1e6 + prompts}, delayed); due {
+				sum++
+			}
 		}
-		conversation = append(conversation, uint64(10+turn))
-		x, found := p.Continued(conversation)
-		if !found {
-			t.Fatalf("turn %d does not continue the probe", turn)
+		return sum
+	}
+	if n := through(100, 4); n != 16+2 {
+		t.Errorf("%d probes that delay four each are let through at first", n)
+	}
+	if n := through(320, 0); n != 10 {
+		t.Errorf("%d of 320 are let through while nothing has come of any", n)
+	}
+	for turn, tt := range []struct {
+		sequence []uint64
+		want     bool
+	}{
+		{[]uint64{1}, false}, // shorter
+		{[]uint64{1, 7, 8}, false},
+		{nil, false},
+		{[]uint64{1, 1e6 + 1, 2, 3}, true},
+		{[]uint64{1, 1e6 + 1, 9}, false}, // another branch, which nobody has paid for
+		{[]uint64{1, 1e6 + 1, 2, 3}, true},
+		{[]uint64{1, 1e6 + 1, 2, 3, 4}, true},
+	} {
+		if got := p.Continues(tt.sequence); got != tt.want {
+			t.Errorf("turn %d continues a probe: %t", turn, got)
 		}
-		if _, again := p.Continued(conversation); again {
-			t.Errorf("turn %d counts twice", turn)
+	}
+	for range 6 {
+		p.InTime(0)
+	}
+	if n := through(10, 2); n != 3 {
+		t.Errorf("six requests in time let %d probes through that delay two", n)
+	}
+	p.InTime(5)
+	if n := through(9, 1); n != 5 {
+		t.Errorf("a probe that was in time itself gets %d back, not what it has cost", n)
+	}
+}
+
+// TestPrefixProbesForget: the table is bounded, and forgets the oldest prompt first. Prompts of less than a block are none.
+func TestPrefixProbesForget(t *testing.T) {
+	var p PrefixProbes
+	for i := range uint64(maxLatePrefixes + 1) {
+		for _, due := p.Due(nil, 1); !due; _, due = p.Due(nil, 1) {
 		}
-		p.Ended(x, inTime)
+		p.InTime(1)
+		if _, due := p.Due([]uint64{i}, 1); !due {
+			t.Fatal("refused")
+		}
+		p.InTime(1)
 	}
-	if n := refused(&p); n != 15 {
-		t.Errorf("after two turns in time %d requests are refused, not 15", n)
+	if p.kept != maxLatePrefixes || p.Continues([]uint64{0}) || !p.Continues([]uint64{1}) || !p.Continues([]uint64{maxLatePrefixes, 1}) {
+		t.Errorf("%d are kept, or the wrong ones", p.kept)
 	}
-	if _, found := p.Continued(append(conversation, 99)); found {
-		t.Error("it is not forgotten")
+	if p.spent < 0 {
+		t.Errorf("spent is %g", p.spent)
 	}
-	p.Ended(NewProbedPrefix(conversation, 100), true)
-	if n := refused(&p); n != 7 {
-		t.Errorf("after a probe in time %d requests are refused, not 7", n)
+}
+
+func BenchmarkContinues(b *testing.B) {
+	var p PrefixProbes
+	for i := range uint64(maxLatePrefixes) {
+		p.Due([]uint64{i}, 1)
+		p.InTime(1)
 	}
-	p.Ended(NewProbedPrefix(nil, 1), false) // shorter than a block
-	if n := refused(&p); n != 15 {
-		t.Errorf("after one that nobody can continue %d requests are refused, not 15", n)
-	}
-	for i := range maxLatePrefixes + 1 {
-		p.Ended(NewProbedPrefix([]uint64{uint64(1000 + i)}, 1), false)
-	}
-	if n := refused(&p); n != 31 {
-		t.Errorf("after the oldest was forgotten %d requests are refused, not 31", n)
-	}
-	if _, found := p.Continued([]uint64{1000}); found || p.kept != maxLatePrefixes {
-		t.Errorf("%d are kept, the oldest among them: %t", p.kept, found)
-	}
-	if _, found := p.Continued([]uint64{1001, 1}); !found {
-		t.Error("the second one is forgotten, too")
+	sequence := make([]uint64, 2000)
+	sequence[0] = maxLatePrefixes
+	for b.Loop() {
+		p.Continues(sequence)
 	}
 }
