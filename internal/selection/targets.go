@@ -71,6 +71,11 @@ type TargetEffect struct {
 	Holding    int // ranks that are predicted to hold it
 	Refused    bool
 	Probe      bool // it is placed although it would be refused, see ttft.Probes
+	// Of the rank that the target chooses, which without any that holds it is that with the soonest first token: the predicted time to
+	// first token and the time until when it has to come, in seconds from the choice, and the margin: see ttft.Learner.Margin.
+	Predicted, Within, Margin float64
+	// WouldRefuse: it was only explained, and would be refused otherwise.
+	WouldRefuse bool
 }
 
 // outcome returns what is counted.
@@ -134,10 +139,13 @@ func (c *choice) pickForTarget(ranks []catalog.Entry) (i int, ok bool) {
 	}
 	if c.target.Holding > 0 {
 		i, _ = selector.PickCounted(c.costs, c.holding, c.api.random)
-		return i, true
+	} else {
+		i = selector.Pick(c.times, 0, c.api.random)
+		refuses := c.RefuseOnMiss && !mayHold && !c.Advisory && !railed(l, ranks)
+		c.target.Refused, c.target.WouldRefuse = refuses && !c.ExplainOnly, refuses && c.ExplainOnly
 	}
-	i = selector.Pick(c.times, 0, c.api.random)
-	c.target.Refused = c.RefuseOnMiss && !mayHold && !c.Advisory && !c.ExplainOnly && !railed(l, ranks)
+	best := &ranks[i]
+	c.target.Predicted, c.target.Within, c.target.Margin = c.times[i], within.on(*best, l), l.Margin(best.Slot, best.Rank)
 	return i, true
 }
 

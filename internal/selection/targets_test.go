@@ -77,6 +77,9 @@ func TestTargetChoosesAndRefuses(t *testing.T) {
 		if err != nil || x.Target == nil || x.Target.OnlyQueued != "" || x.Target.Holding != 0 || x.Chosen == nil {
 			t.Errorf("explained as %+v, %v", x.Target, err)
 		}
+		if got := x.Target; !got.WouldRefuse || math.Abs(got.Predicted-missed.Predicted.Seconds()) > 0.001 || got.Within < 0.99 || got.Within > 1 || got.Margin < 0.9 {
+			t.Errorf("explained as %+v, when it is refused with %v", got, missed.Predicted)
+		}
 		for what, want := range map[string]float64{"held": 2, "missed": 1, "refused": 2, "only_queued": 0} {
 			if n := servicetest.Sum(w.Metrics()["request_targets_total"], servicetest.Scope.Model, what); n != want {
 				t.Errorf("%g requests count as %s, not %g", n, what, want)

@@ -152,8 +152,14 @@ func appendReasons(out []byte, x *selection.Explanation) []byte {
 			out = appendStringField(out, "why_not", t.OnlyQueued)
 		} else {
 			out = appendUintField(out, "holding", uint64(t.Holding))
+			out = appendFloatField(out, "predicted_ttft_seconds", t.Predicted)
+			out = appendFloatField(out, "within_seconds", t.Within)
+			out = appendFloatField(out, "margin", t.Margin)
 			if t.Probe {
 				out = appendBoolField(out, "probe", true)
+			}
+			if t.WouldRefuse {
+				out = appendBoolField(out, "would_refuse", true)
 			}
 		}
 		out = append(out, '}')

@@ -114,6 +114,10 @@ func TestAnswers(t *testing.T) {
 			Excluded: []selection.ExcludedRank{{Rank: catalog.Rank{Worker: 2, DP: 1}, Why: selection.MissingTaint}},
 			Shadows:  []selection.ShadowChoice{{Policy: "default", Rank: catalog.Rank{Worker: 1}, Same: true}},
 		}}, "POST", "/explain", "{}", 200},
+		{"explain_target", fake{explanation: selection.Explanation{
+			Policy: "default", DecidedBy: policies.ByContract,
+			Target: &selection.TargetEffect{Predicted: 0.5, Within: 0.25, Margin: 1.125, WouldRefuse: true},
+		}}, "POST", "/explain", "{}", 200},
 		{"explain_none", fake{explanation: selection.Explanation{Policy: "default", DecidedBy: policies.ByContract, Refusal: "no"}}, "POST", "/explain", "{}", 200},
 		{"sessions", fake{sessions: selection.SessionList{
 			Sessions: []selection.ListedSession{
