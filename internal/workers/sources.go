@@ -101,9 +101,24 @@ func (m *Manager) Reports() []Report {
 	return all
 }
 
+// listedEvery is how often Run looks whether the sources are listed, until they are and no engine is awaited.
+const listedEvery = 200 * time.Millisecond
+
 // Run runs the sources until ctx ends, or one of them fails.
 func (m *Manager) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { // the time in which engines are awaited runs, though nobody asks
+		every := time.NewTicker(listedEvery)
+		defer every.Stop()
+		for !m.Listed() {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-every.C:
+			}
+		}
+		return nil
+	})
 	for _, s := range m.sources {
 		g.Go(func() error {
 			err := s.Run(ctx, func(set catalog.Set) (catalog.Difference, error) {

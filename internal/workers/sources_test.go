@@ -107,6 +107,29 @@ func TestListedEnginesAreAwaited(t *testing.T) {
 	}
 }
 
+// TestListedTimeRuns: the time in which engines are awaited begins when all sources are listed, though nobody asks then.
+func TestListedTimeRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		file := workers.NewFake(catalog.SourceFile)
+		m := workers.NewManager(func(catalog.Set) (catalog.Difference, error) { return catalog.Difference{}, nil }, func() bool { return true }, file)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- m.Run(ctx) }()
+		time.Sleep(time.Hour)
+		if _, err := file.Apply(catalog.Set{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(workers.AnswersWithin + time.Second)
+		if !m.Listed() {
+			t.Error("not listed though the engines were awaited for long enough")
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // talker is a source that tells what it knows, and counts what it hears.
 type talker struct {
 	*workers.Fake
