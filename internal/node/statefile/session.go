@@ -1,6 +1,7 @@
 package statefile
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"time"
@@ -56,7 +57,7 @@ func (s *session) ok() bool {
 const pageSessions = 256
 
 // writeSessions writes all sessions. Those that are used while it runs may be as they were before.
-func (s *State) writeSessions(w *writer) error {
+func (s *State) writeSessions(ctx context.Context, w *writer, p *pacer) error {
 	var at uint64
 	for more := true; more; {
 		var page []replicasync.Session
@@ -66,6 +67,9 @@ func (s *State) writeSessions(w *writer) error {
 			if err := s.leaveOut(w.json(sessionKind, toSession(&page[i], now))); err != nil {
 				return err
 			}
+		}
+		if err := p.rest(ctx); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -338,7 +338,7 @@ func (s *State) fill(ctx context.Context, w *writer, p *pacer) error {
 	if err := s.writeLinks(w); err != nil {
 		return err
 	}
-	if err := s.writeSessions(w); err != nil {
+	if err := s.writeSessions(ctx, w, p); err != nil {
 		return err
 	}
 	return s.writeReservations(ctx, w, p)
