@@ -57,9 +57,12 @@ func RefusesOnMiss(name, text string) (refuse bool, err error) {
 // hasTarget reports whether the request wants a first token or the whole answer by a certain time.
 func (r *SelectRequest) hasTarget() bool { return r.TTFTTarget > 0 || !r.Deadline.IsZero() }
 
-// ignoreTargets drops what the request wants, and counts that.
+// ignoreTargets drops what the request wants, and counts that, unless it is only explained.
 func (r *request) ignoreTargets() {
 	r.TTFTTarget, r.Deadline, r.RefuseOnMiss, r.OddTarget = 0, time.Time{}, false, false
+	if r.ExplainOnly {
+		return
+	}
 	r.api.selections.Of(r.Scope.Model).Targeted(counts.TargetIgnored)
 }
 

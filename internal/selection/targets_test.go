@@ -35,6 +35,29 @@ func trained(t *testing.T, workers uint64, change ...func(*node.Config)) *servic
 	return w
 }
 
+// TestIgnoredTargetsAreCounted: where targets have no effect, requests that want something are counted, but no explanations.
+func TestIgnoredTargetsAreCounted(t *testing.T) {
+	w := servicetest.Start(t, func(c *node.Config) { c.Selection.IgnoreTargets = true })
+	w.Put(servicetest.Record(1, 1))
+	for _, want := range []func(*selection.SelectRequest){
+		func(r *selection.SelectRequest) { r.TTFTTarget = time.Second },
+		func(r *selection.SelectRequest) { r.OddTarget = true },
+	} {
+		req, explained := servicetest.Ask(servicetest.Prompt(1, 100)), servicetest.Ask(servicetest.Prompt(1, 100))
+		want(req)
+		want(explained)
+		if _, err := w.Select(t.Context(), req, false); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Explain(t.Context(), explained); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := servicetest.Sum(w.Metrics()["request_targets_total"], servicetest.Scope.Model, "ignored"); n != 2 {
+		t.Errorf("%v are counted, want 2", n)
+	}
+}
+
 // TestTargetChoosesAndRefuses: of the ranks that are predicted to hold the target the cheapest is chosen, as without a target;
 // without any, the request goes where its first token comes soonest, or is refused with what is predicted.
 func TestTargetChoosesAndRefuses(t *testing.T) {
