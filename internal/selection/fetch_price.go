@@ -482,15 +482,13 @@ func (f *fetches) endLost(l *reservations.Ledger, r *reports.Reports) {
 	}
 }
 
-// serves reports whether the source is the engine that it was, as far as is known, and gives signs of life.
+// serves reports whether the source is the engine that it was, as far as is known, and gives signs of life. It looks into the ledger
+// in any case: a reservation that is being booked is booked after that, and can be corrected.
 func (f *fetching) serves(l *reservations.Ledger, r *reports.Reports) (same bool) {
 	sc, source := f.fetch.link.scope, f.fetch.Source
-	if r.Excluded(sc).State(source) == reports.Silent {
-		return false
-	}
 	l.Look(sc, nil, func(v *reservations.View) {
 		slot, ok := v.Slot(source)
 		same = ok && v.Registration(slot) == f.registration
 	})
-	return same
+	return same && r.Excluded(sc).State(source) != reports.Silent
 }
