@@ -95,6 +95,9 @@ func TestSession(t *testing.T) {
 	p.await(`document.querySelector(".why .session") !== null`)
 	p.says("started by claude-7c1d2f0e: its home is worker 3 rank 1, and it went elsewhere since that worker is above a busy threshold")
 	p.shoot("why-session", false)
+	// What the line above says of the cache is what the chosen rank's row does.
+	p.await(`(([, share]) => share === document.querySelector(".candidates .chosen .wide + .num").innerText.replace("Cached", "").trim())(
+		/: ([\d.]+.%) counted as cached there/.exec(document.body.innerText) ?? [])`)
 	p.is(`location.hash = "#/decisions?q=nobody"`)
 	p.says("No decision matches.")
 }

@@ -34,6 +34,13 @@ const excludedBecause: Record<string, string> = {
 
 const blocksOf = (tokens: number, size: number) => Math.ceil(tokens / Math.max(size, 1));
 
+/** The candidate that was chosen; none is undefined. */
+export const chosenOf = (x: Explanation) =>
+  x.chosen ? x.candidates.find((c) => String(c.worker_id) === String(x.chosen!.worker_id) && c.dp_rank === x.chosen!.dp_rank) : undefined;
+
+/** The share of a prompt that counts as cached on a rank: also what others compute there, for requests that are kept together. */
+export const cachedShare = (c: Candidate, x: Explanation) => (x.isl_tokens - c.uncached_tokens) / Math.max(x.isl_tokens, 1);
+
 /** The cached prefix of a prompt as a strip of blocks. */
 function Prefix(props: { c: Candidate; x: Explanation }) {
   const { c, x } = props;
@@ -72,7 +79,7 @@ function Cost(props: { c: Candidate; most: number }) {
 /** What decided, in one sentence. */
 function verdict(x: Explanation, sorted: Candidate[]): string {
   if (!x.chosen) return x.refusal ? `No rank was chosen: ${x.refusal}.` : "No rank can be chosen.";
-  const chosen = sorted.find((c) => String(c.worker_id) === String(x.chosen!.worker_id) && c.dp_rank === x.chosen!.dp_rank);
+  const chosen = chosenOf(x);
   const name = rankName(x.chosen);
   const Name = name[0]!.toUpperCase() + name.slice(1);
   if (!chosen) return `${Name} was chosen.`;
@@ -119,7 +126,7 @@ export function ExplanationPanel(props: { x: Explanation; past: boolean }) {
   const sorted = useMemo(() => [...x.candidates].sort((a, b) => a.cost - b.cost), [x]);
   const most = Math.max(...sorted.map((c) => c.terms.wait + c.terms.prefill + c.terms.delay + c.terms.decode), ...sorted.map((c) => c.cost), 0);
   const shown = all ? sorted : sorted.slice(0, 12);
-  const isChosen = (c: Candidate) => x.chosen !== null && String(c.worker_id) === String(x.chosen.worker_id) && c.dp_rank === x.chosen.dp_rank;
+  const chosen = chosenOf(x), isChosen = (c: Candidate) => c === chosen;
   const chosenBelow = sorted.slice(shown.length).find(isChosen);
   if (chosenBelow) shown.push(chosenBelow);
   const reasons = new Map<string, string[]>();
@@ -149,7 +156,7 @@ export function ExplanationPanel(props: { x: Explanation; past: boolean }) {
                 <tr role="row" key={rankShort(c)} class={isChosen(c) ? "chosen" : undefined}>
                   <th role="rowheader" scope="row"><a href={address("fleet", { worker: c.worker_id, rank: c.dp_rank })}>{rankShort(c)}</a>{isChosen(c) && <span class="badge">chosen</span>}</th>
                   <td role="cell" class="wide"><Prefix c={c} x={x} /></td>
-                  <td role="cell" class="num"><span class="label">Cached</span> {percent((x.isl_tokens - c.uncached_tokens) / Math.max(x.isl_tokens, 1))}</td>
+                  <td role="cell" class="num"><span class="label">Cached</span> {percent(cachedShare(c, x))}</td>
                   <td role="cell" class="wide"><Cost c={c} most={most} /></td>
                   <td role="cell" class="num"><span class="label">Cost</span> {decimal(c.cost)}</td>
                   <td role="cell" class="num"><span class="label">Running</span> {count(c.active_requests)}</td>

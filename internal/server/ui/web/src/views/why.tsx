@@ -7,7 +7,7 @@ import { Choice, Empty, Fault, Loading } from "../parts";
 import { address, change, useRoute } from "../route";
 import { useStore } from "../store";
 import type { Decision, Explanation, TokenizedPrompt } from "../types";
-import { ExplanationPanel } from "./explanation";
+import { cachedShare, chosenOf, ExplanationPanel } from "./explanation";
 import { fewDecisions, mostDecisions, OutcomeText } from "./decisions";
 
 void Fragment;
@@ -134,6 +134,7 @@ function Past(props: { at: string }) {
   const full = usePoll<Decision[]>(found ? "/decisions?" + new URLSearchParams({ time: found.time }) : null, 60000).data?.[0];
   if (full && full.time !== kept?.time) setKept(full);
   const x = kept && (props.at === "last" || kept.time === props.at || kept.selection_id === props.at) ? kept : null;
+  const chosen = x && chosenOf(x);
   if (failure && !data) return <Fault failure={failure} what="the decisions" />;
   if (!data) return <Loading what="the decisions" />;
   if (data.length === 0) return <Empty title="No decision has been made yet." />;
@@ -155,8 +156,8 @@ function Past(props: { at: string }) {
       {x ? (
         <>
           <p class="note">
-            {clock(x.time)}{x.selection_id && <>, request <code>{x.selection_id}</code></>}: {percent((x.cached_blocks * x.block_size) / Math.max(x.isl_tokens, 1))} cached there,
-            {" "}{x.cached_blocks_foregone ? plural(x.cached_blocks_foregone, "cached block") + " elsewhere foregone" : "no rank had more"}. <OutcomeText d={found?.time === x.time ? found : x} />
+            {clock(x.time)}{x.selection_id && <>, request <code>{x.selection_id}</code></>}: {chosen && <>{percent(cachedShare(chosen, x))} counted as cached there, </>}
+            {x.cached_blocks_foregone ? plural(x.cached_blocks_foregone, "cached block") + " elsewhere foregone" : "no rank had more"}. <OutcomeText d={found?.time === x.time ? found : x} />
           </p>
           <ExplanationPanel x={x} past />
         </>
