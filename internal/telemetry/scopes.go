@@ -68,7 +68,7 @@ var (
 	reservationsLive  = reservationFamilies.Gauge("reservations_live", "Reservations that are not freed.")
 	reservationEvents = reservationFamilies.Counter("reservation_events_total", "Reservations booked and ended, by event; lease_expired is a part of expired, freed_late is a free that came after the reservation had expired, displaced made room for those of a replica that had told of fewer.", "event")
 	rememberedEntries = reservationFamilies.Gauge("remembered_entries", "What is kept for callers that come back, by kind: first answers of live reservations, selections that wait to be booked, sessions, predicted blocks; session_groups are the groups of sessions that one session has started, session_waiters the requests that wait for the first one of their session.", "kind")
-	sessionsFull      = reservationFamilies.Counter("sessions_full_total", "Sessions, and groups of them, that were not kept since there are as many as may be, or their memory is full, by what became of them: displaced made room for another one, refused found none.", "outcome")
+	sessionsFull      = reservationFamilies.Counter("sessions_full_total", "Sessions, and groups of them, that were not kept since there are as many as may be, or their memory is full, by what became of them: displaced made room for another one, refused found none, and count again with each request.", "outcome")
 )
 
 // Reservations collects the ledger's counts, and the amount of state kept for later requests.
