@@ -39,10 +39,10 @@ type loadGroup struct {
 	at    int // index in scored of the rank that stands for the group
 }
 
-// mayPickByLoad reports whether pickByLoad may choose among ranks: they are all ranks of a wide
-// scope, and no taint distinguishes them.
+// mayPickByLoad reports whether pickByLoad may choose among ranks, all of which take prompts: they are
+// all such ranks of a wide scope, and no taint distinguishes them.
 func (c *choice) mayPickByLoad(ranks []catalog.Entry) bool {
-	return len(ranks) >= wideScope && len(ranks) == c.scope.snapshot.NumRanks && len(c.PreferredTaints) == 0
+	return len(ranks) >= wideScope && len(ranks) == c.scope.snapshot.NumPrompts && len(c.PreferredTaints) == 0
 }
 
 // pickByLoad chooses among the ranks that mayPickByLoad was asked about. It fills in the ranks
@@ -51,7 +51,7 @@ func (c *choice) mayPickByLoad(ranks []catalog.Entry) bool {
 func (c *choice) pickByLoad(ranks []catalog.Entry, v *reservations.View) (i int, ok bool) {
 	b := &c.byLoad
 	b.scored, b.counts, b.groups = b.scored[:0], b.counts[:0], b.groups[:0]
-	if !b.addGroups(c, v) || len(b.scored) > c.scope.snapshot.NumRanks/2 {
+	if !b.addGroups(c, v) || len(b.scored) > c.scope.snapshot.NumPrompts/2 {
 		return 0, false
 	}
 	if k := &c.session.kept; k.canStay() {
@@ -84,7 +84,7 @@ func (c *choice) pickByLoad(ranks []catalog.Entry, v *reservations.View) (i int,
 // addGroups fills in scored: the best ranks of every class, and all ranks in no class. It
 // returns false if the ledger or the policy cannot order ranks by load.
 func (b *byLoad) addGroups(c *choice, v *reservations.View) bool {
-	candidates := c.scope.snapshot.CandidateSlots()
+	candidates := c.scope.snapshot.PromptSlots()
 	words := min(len(candidates), (v.Slots()+63)/64)
 	b.sets = slices.Grow(b.sets[:0], words)
 	rest := b.sets[:words]

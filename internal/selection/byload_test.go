@@ -42,10 +42,11 @@ func TestChoiceByLoad(t *testing.T) {
 		"least-loaded":   servicetest.Policy(t, "least-loaded", ""),
 		"lmetric":        servicetest.Policy(t, "lmetric", "hotspot_detection: false"),
 		"lmetric, guard": servicetest.Policy(t, "lmetric", ""),
+		"encoders":       func(*node.Config) {},
 	}
 	for name, change := range worlds {
 		t.Run(name, func(t *testing.T) {
-			h := newChoiceRun(t, change)
+			h := newChoiceRun(t, change, name == "encoders")
 			h.cutOff = name == "much credit" || name == "decode only"
 			for n := choices / len(worlds); n > 0; {
 				h.change()
@@ -60,6 +61,25 @@ func TestChoiceByLoad(t *testing.T) {
 	}
 }
 
+// TestChoiceByLoadBesideEncoders: workers that only encode, which take no prompts, cost a wide scope neither the choice by the order
+// of loads nor that one of the other ranks is chosen.
+func TestChoiceByLoadBesideEncoders(t *testing.T) {
+	w := servicetest.Start(t)
+	for id := range uint64(40) {
+		w.Put(servicetest.Record(id, 1))
+		w.Burden(fmt.Sprint(id), id, 0, 1+id, 0)
+	}
+	for id := range uint64(10) {
+		w.Put(servicetest.Record(100+id, 1, role(catalog.RoleEncode)))
+	}
+	for _, byLoad := range []bool{false, true} { // the first choice asks for the order
+		of, err := w.Choose(servicetest.Ask(servicetest.Prompt(1, 16)), false)
+		if err != nil || of.ByLoad != byLoad || of.Rank.Worker != 0 {
+			t.Errorf("chosen is %v, by load %t, %v", of.Rank, of.ByLoad, err)
+		}
+	}
+}
+
 // choiceRun is one random history.
 type choiceRun struct {
 	*servicetest.World
@@ -69,14 +89,17 @@ type choiceRun struct {
 	live    []string
 	ids     int
 	workers map[uint64]bool
+	encodes bool // every seventh worker only encodes
 	cutOff  bool // costs would be negative, and the rank with the most load need not cost most
 
 	choices, byLoad int
 	places          [16]float64 // how often the chosen one was in each part of the list of the cheapest
 }
 
-func newChoiceRun(t *testing.T, change func(*node.Config)) *choiceRun {
-	h := &choiceRun{World: servicetest.Start(t, change), r: rand.New(rand.NewPCG(1, uint64(len(t.Name())))), workers: make(map[uint64]bool)}
+func newChoiceRun(t *testing.T, change func(*node.Config), encodes bool) *choiceRun {
+	h := &choiceRun{
+		World: servicetest.Start(t, change), r: rand.New(rand.NewPCG(1, uint64(len(t.Name())))), workers: make(map[uint64]bool), encodes: encodes,
+	}
 	h.tokens = servicetest.Prompt(1, 12*servicetest.BlockSize)
 	p := servicetest.Hashes(h.tokens)
 	h.local = p.BlockHashes
@@ -91,6 +114,9 @@ func (c *choiceRun) put(id uint64) {
 		r.TotalKVBlocks = new(uint64(40))
 		if id%4 == 0 {
 			r.Taints = []string{"a"}
+		}
+		if c.encodes && id%7 == 6 {
+			r.Role = new(catalog.RoleEncode)
 		}
 	}))
 	c.workers[id] = true

@@ -104,8 +104,12 @@ func (w *world) checkSnapshots() {
 		}
 		prompts := 0
 		for _, e := range snap.Ranks() {
-			if !e.Worker.OnlyEncodes() {
+			takes := !e.Worker.OnlyEncodes()
+			if takes {
 				prompts++
+			}
+			if has := snap.PromptSlots()[e.Slot/64]>>(e.Slot%64)&1 == 1; has != takes || snap.BySlot(e.Slot) != e {
+				w.t.Errorf("the slot of %v takes prompts: %t, want %t; it is that of %v", e.Rank, has, takes, snap.BySlot(e.Slot))
 			}
 		}
 		if snap.NumPrompts != prompts {

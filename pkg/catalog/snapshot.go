@@ -38,7 +38,7 @@ type attachedWorker struct {
 // entries are the ranks of a snapshot one by one.
 type entries struct {
 	ranks, known []Entry
-	slots        []uint64 // of ranks, a bit set
+	slots        []uint64 // of the ranks that take prompts, a bit set
 	bySlot       []uint32 // the index in ranks
 }
 
@@ -51,11 +51,11 @@ func (s *Snapshot) Ranks() []Entry { return s.expand().ranks }
 // tracker. The caller must not change them.
 func (s *Snapshot) Known() []Entry { return s.expand().known }
 
-// CandidateSlots returns the slots of the candidates, a bit set with 64 slots to a word.
+// PromptSlots returns the slots of the candidates that take prompts, a bit set with 64 slots to a word.
 // The caller must not change it.
-func (s *Snapshot) CandidateSlots() []uint64 { return s.expand().slots }
+func (s *Snapshot) PromptSlots() []uint64 { return s.expand().slots }
 
-// BySlot returns the candidate in a slot, which must be one of CandidateSlots.
+// BySlot returns the candidate in a slot, which must be one of PromptSlots.
 func (s *Snapshot) BySlot(slot uint32) Entry {
 	e := s.expand()
 	return e.ranks[e.bySlot[slot]]
@@ -85,7 +85,9 @@ func (s *Snapshot) expand() *entries {
 	}
 	e.slots, e.bySlot = make([]uint64, (s.Slots+63)/64), make([]uint32, s.Slots)
 	for i, r := range e.ranks {
-		e.slots[r.Slot/64] |= 1 << (r.Slot % 64)
+		if !r.Worker.OnlyEncodes() {
+			e.slots[r.Slot/64] |= 1 << (r.Slot % 64)
+		}
 		e.bySlot[r.Slot] = uint32(i)
 	}
 	s.entries.Store(e) // concurrent callers build equal entries: either may stay
