@@ -317,7 +317,7 @@ func (a *attempt) candidates(v *reservations.View) (ranks []catalog.Entry, exclu
 // request has taken that.
 func (c *choice) takes(e catalog.Entry) bool {
 	c.chosen = e
-	return c.scope.tries(e.Rank)
+	return c.scope.tries(e.Rank, time.Now())
 }
 
 // settle fills in the result for rank i of the scored ones, which is the chosen one.

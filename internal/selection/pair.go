@@ -3,6 +3,7 @@ package selection
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -371,7 +372,7 @@ func (a *attempt) chooseTwo(ranks []catalog.Entry, v *reservations.View) (done b
 		a.session.kept.turn = counts.TurnFiltered // home cannot decode what the other rank prefills
 	}
 	j = first.leastLoaded(prefillers, j)
-	if !c.takes(ranks[i]) || !first.takes(prefillers[j]) {
+	if !a.takesPair(ranks[i], prefillers[j]) {
 		return true, a.choosePair(v)
 	}
 	if err := a.settle(ranks, i, nil, v); err != nil {
@@ -386,6 +387,22 @@ func (a *attempt) chooseTwo(ranks []catalog.Entry, v *reservations.View) (done b
 	}
 	p.result = Pair{Decode: a.result, Prefill: side, Reason: counts.Paired}
 	return true, nil
+}
+
+// takesPair is choice.takes for both ranks: it takes the trials of both, or none.
+func (a *attempt) takesPair(decode, prefill catalog.Entry) bool {
+	now, c, first := time.Now(), &a.choice, &a.pair.prefill
+	c.chosen, first.choice.chosen = decode, prefill
+	if !c.scope.tries(decode.Rank, now) {
+		return false
+	}
+	if first.scope.tries(prefill.Rank, now) {
+		return true
+	}
+	if x := c.scope.silent[decode.Rank]; x != nil {
+		x.Untry(now)
+	}
+	return false
 }
 
 // tells reports whether a worker that decodes tells the one that prefills its rank, where that matters.

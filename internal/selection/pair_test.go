@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/select-service/select-service/internal/engines/reports"
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
 	"github.com/select-service/select-service/internal/selection/contract"
@@ -778,4 +779,41 @@ func TestPairFrontends(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestPairTakesBothTrials: if the trial of the rank that prefills is lost after that of the rank that decodes was taken, the latter
+// is not spent: the pair has the rank that decodes with another one that prefills.
+func TestPairTakesBothTrials(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := disaggregated(t)
+		const prefills, decodes = 1, 3 // of which an answer is awaited; the others have more to do
+		for _, worker := range []uint64{prefills, decodes} {
+			w.Await(servicetest.Scope, catalog.Rank{Worker: worker})
+			w.Burden(fmt.Sprint("of", worker+1), worker+1, 0, 20, 80)
+		}
+		time.Sleep(20*time.Second + time.Millisecond) // stalled, and due for a trial; between two looks
+		synctest.Wait()
+		ask := func(id string, shares func(catalog.Entry, bool) bool) selection.Pair {
+			t.Helper()
+			pair, err := w.SelectPair(t.Context(), askPair(id, servicetest.Prompt(1, 8), func(r *selection.PairRequest) { r.PrefillShares = shares }))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return pair
+		}
+		engines := w.Reports().(*reports.Reports)
+		pair := ask("lost", func(catalog.Entry, bool) bool { // is called between the look at the trials and the choice
+			engines.Excluded(servicetest.Scope)[catalog.Rank{Worker: prefills}].Try(time.Now())
+			return false
+		})
+		if pair.Prefill == nil || pair.Prefill.Rank.Worker != prefills+1 || pair.Decode.Rank.Worker != decodes {
+			t.Errorf("the pair is %v and %v", pair.Prefill, pair.Decode.Rank)
+		}
+		if pair = ask("next", nil); pair.Decode.Rank.Worker == decodes {
+			t.Error("two requests had the trial of the rank that decodes")
+		}
+		for _, worker := range []uint64{prefills, decodes} {
+			w.Awaited(servicetest.Scope, catalog.Rank{Worker: worker}, false)
+		}
+	})
 }

@@ -182,9 +182,9 @@ func appendResponsive(dst, ranks []catalog.Entry, excluded reports.Exclusions) [
 	return dst
 }
 
-// tries takes the trial of a chosen rank that gives no sign of life; false if another request has
+// tries takes the trial of a chosen rank that gives no sign of life, at that time; false if another request has
 // taken it. If all do, it counts the choice instead. A request that has no effect does neither.
-func (s *scope) tries(of catalog.Rank) bool {
+func (s *scope) tries(of catalog.Rank, at time.Time) bool {
 	if s.silent == nil && !s.allSilent || s.Advisory || s.ExplainOnly {
 		return true
 	}
@@ -192,7 +192,7 @@ func (s *scope) tries(of catalog.Rank) bool {
 		s.api.reports.NoteAllExcluded()
 	}
 	x := s.silent[of]
-	return x == nil || x.Try(time.Now())
+	return x == nil || x.Try(at)
 }
 
 // thresholds returns the current thresholds of the request's model.

@@ -72,6 +72,11 @@ func (e *Exclusion) Try(now time.Time) bool {
 	return due <= now.UnixNano() && e.trial.CompareAndSwap(due, now.Add(trialEvery).UnixNano())
 }
 
+// Untry gives back the trial that Try has taken at that time, for a request that does not go to the rank.
+func (e *Exclusion) Untry(taken time.Time) {
+	e.trial.CompareAndSwap(taken.Add(trialEvery).UnixNano(), taken.UnixNano())
+}
+
 // Exclusions has the ranks of one scope that are not alive. It never changes; nil has none.
 type Exclusions map[catalog.Rank]*Exclusion
 
