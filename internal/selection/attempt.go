@@ -99,12 +99,13 @@ func (a *attempt) run(ctx context.Context) (Selection, error) {
 // learns from it, and nothing is booked, kept or counted. If no rank can be chosen, that is
 // part of the answer and no error. Where the caller's own requests have no sessions, it says what one
 // with this session through the gateway or the proxy gets, whose tenant is the salt of the prompt.
-func (a *API) Explain(ctx context.Context, req *SelectRequest) (*Explanation, error) {
+func (a *API) Explain(ctx context.Context, of *SelectRequest) (*Explanation, error) {
+	req := *of
 	req.ExplainOnly = true
 	if req.SessionMode == HardSessions && a.config.SessionTTL == 0 {
 		req.SessionMode, req.Groups, req.SessionTenant, req.FilterBeforeSession = a.config.FrontSessions, a.config.FrontGroups, req.Prompt.CacheSalt, true
 	}
-	t := a.newAttempt(req, false)
+	t := a.newAttempt(&req, false)
 	result, err := t.run(ctx)
 	defer t.recycle()
 	if err == nil {

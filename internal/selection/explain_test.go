@@ -317,7 +317,7 @@ func TestExplainSession(t *testing.T) {
 			if x.Session != "s" || x.Home == nil || *x.Home != home || (*x.Chosen == home) != (tt.moved == "") || x.MovedBecause != tt.moved {
 				t.Errorf("session %q, home %v, chosen %v, moved because %q; want %q", x.Session, x.Home, x.Chosen, x.MovedBecause, tt.moved)
 			}
-			if _, err := reserve(w, "r", servicetest.Prompt(2, 8), func(r *selection.SelectRequest) { *r = *req; r.ExplainOnly, r.ReservationID = false, new("r") }); err != nil {
+			if _, err := reserve(w, "r", servicetest.Prompt(2, 8), func(r *selection.SelectRequest) { *r = *req; r.ReservationID = new("r") }); err != nil {
 				t.Fatal(err)
 			}
 			if d := w.Decisions(catalog.ScopeFilter{}, 1)[0].Outline(); d.Session != "s" || *d.Home != home || d.MovedBecause != tt.moved {

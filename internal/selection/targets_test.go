@@ -250,7 +250,6 @@ func TestWhatWaitsTogether(t *testing.T) {
 			if err != nil || x.Target.Holding != 0 || x.Candidates[0].TTFT() < 0.21 {
 				t.Fatalf("%v, explained as %+v of %+v", err, x.Target, x.Candidates)
 			}
-			req.ExplainOnly = false
 			_, err = w.Select(context.Background(), req, false)
 			return err
 		}
@@ -462,7 +461,6 @@ func TestDeadlineCountsTheAnswer(t *testing.T) {
 			if x, err = w.Explain(context.Background(), req); err != nil {
 				t.Fatal(err)
 			}
-			req.ExplainOnly = false
 			sel, err := w.Select(context.Background(), req, false)
 			return sel.Rank, x, err
 		}
