@@ -161,17 +161,18 @@ func (a *attempt) refuses(i int, excluded *catalog.Rank) bool {
 		return false
 	}
 	if !t.Refused {
-		a.noteContinued()
+		a.noteContinued(t)
 	} else if a.probes(i) {
 		t.Refused, t.Probe = false, true
 	}
 	return t.Refused
 }
 
-// noteContinued notes whether the request continues the prompt of a probe, for which then counts whether it is in time.
-func (a *attempt) noteContinued() {
+// noteContinued notes whether the request continues the prompt of a probe, and owes to it that it can be in time. Then it counts for
+// such probes whether it is.
+func (a *attempt) noteContinued(t *TargetEffect) {
 	p, of := a.promised, &a.scope.rules.Policies.Learner.PrefixProbes
-	if p != nil && p.prefixes == nil && of.Continues(a.prompt.sequence) {
+	if p != nil && p.prefixes == nil && of.Continues(a.prompt.sequence, t.Within) {
 		p.prefixes = of
 	}
 }
@@ -189,7 +190,8 @@ func (a *attempt) probes(i int) bool {
 			p.probes = &l.Probes
 		}
 	default:
-		cost, due := l.PrefixProbes.Due(a.prompt.sequence, a.choice.decision.Queues[i].Flow.Delayed(a.choice.times[i]))
+		takes := a.choice.times[i]
+		cost, due := l.PrefixProbes.Due(a.prompt.sequence, takes, a.choice.decision.Queues[i].Flow.Delayed(takes))
 		if due {
 			p.prefixes, p.prefixCost = &l.PrefixProbes, cost
 		}

@@ -360,6 +360,52 @@ func TestConversationsAreNotRefusedForEver(t *testing.T) {
 	})
 }
 
+// TestGenerousTargetsPayNothing: a request that continues the prompt of a probe, and would be in time if that were in no cache, owes
+// nothing to the probe, and lets no other one through.
+func TestGenerousTargetsPayNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := trained(t, 2, approximate)
+		asked := 0
+		placed := func(prompt uint32, target time.Duration) bool {
+			asked++
+			id := fmt.Sprint("n", asked)
+			req := servicetest.Ask(servicetest.Prompt(prompt<<14, 2000)) // 0.55 s
+			req.ReservationID, req.TTFTTarget, req.RefuseOnMiss = &id, target, true
+			sel, err := w.Select(context.Background(), req, true)
+			if contract.KindOf(err) == contract.TargetMissed {
+				return false
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.Serve(id, time.Duration(targetEngine.Prefill(float64(sel.EffectivePrefillTokens), 2000)*float64(time.Second)))
+			return true
+		}
+		through := func(from, n uint32) (sum int) {
+			for i := range n {
+				if placed(from+i, 400*time.Millisecond) {
+					sum++
+				}
+			}
+			return sum
+		}
+		through(1, 128)
+		for _, tt := range []struct {
+			target time.Duration
+			want   int
+		}{{time.Hour, 2}, {400 * time.Millisecond, 33}} {
+			for range 32 {
+				if !placed(1, tt.target) {
+					t.Fatal("what is cached is refused")
+				}
+			}
+			if n := through(uint32(1000+asked), 64); n != tt.want {
+				t.Errorf("after 32 requests in time of %v, %d of 64 are let through, want %d", tt.target, n, tt.want)
+			}
+		}
+	})
+}
+
 // TestProbesKeepLimits: no request gets past an overload limit because it would be refused for its target otherwise.
 func TestProbesKeepLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -6,10 +6,10 @@ import "sync"
 // is to be computed of their own prompts. If all of them were refused, these prompts would come into no cache, so that the next
 // turns of the same conversations would be late, too, and would be refused, on engines that have little to do.
 //
-// Such a probe costs as many requests as it may delay, at least the one, and each request that continues a probe's prompt and is in
-// time brings one. Probes are let through while they have cost at most mostSpent more than was brought, and otherwise one of 32, which
-// is free. So they make no more requests late than come in time because of them, but for a fixed number and few of those that
-// are refused. The zero value is ready for use. All methods are safe for concurrent use.
+// Such a probe costs as many requests as it may delay, at least the one. Each request brings one that continues a probe's prompt, wants
+// its first token sooner than that prompt alone takes, and gets it in time. Probes are let through while they have cost at most mostSpent
+// more than was brought, and otherwise one of 32, which is free. So they make no more requests late than come in time because of them,
+// but for a fixed number and few of those that are refused. The zero value is ready for use. All methods are safe for concurrent use.
 type PrefixProbes struct {
 	mu      sync.Mutex // guards the fields below; innermost
 	spent   float64    // requests, at least 0
@@ -31,16 +31,17 @@ const (
 // latePrefix is the prompt of a probe, or of the latest request that continues it.
 type latePrefix struct {
 	blocks int
-	last   uint64 // sequence hash of the last one
+	last   uint64  // sequence hash of the last one
+	takes  float64 // seconds that the probe was predicted to take to its first token
 }
 
-func (x latePrefix) continuedBy(sequence []uint64) bool {
+func (x *latePrefix) continuedBy(sequence []uint64) bool {
 	return x.blocks <= len(sequence) && sequence[x.blocks-1] == x.last
 }
 
 // Due reports whether a request that would be refused is let through, as a probe, and what it costs. sequence has the sequence hashes
-// of its prompt, and delayed is how many requests it may delay.
-func (p *PrefixProbes) Due(sequence []uint64, delayed float64) (cost float64, due bool) {
+// of its prompt, takes is the predicted time to its first token in seconds, and delayed is how many requests it may delay.
+func (p *PrefixProbes) Due(sequence []uint64, takes, delayed float64) (cost float64, due bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if cost = max(1, delayed); p.spent+cost > mostSpent {
@@ -52,22 +53,22 @@ func (p *PrefixProbes) Due(sequence []uint64, delayed float64) (cost float64, du
 		p.spent += cost
 	}
 	if n := len(sequence); n > 0 {
-		p.late[p.next] = latePrefix{n, sequence[n-1]}
+		p.late[p.next] = latePrefix{n, sequence[n-1], takes}
 		p.next = (p.next + 1) % maxLatePrefixes
 		p.kept = min(p.kept+1, maxLatePrefixes)
 	}
 	return cost, true
 }
 
-// Continues reports whether a prompt with these sequence hashes continues that of a probe. What continues the longer prompt from then
-// on does, too. If the request is in time, that is to be noted with InTime.
-func (p *PrefixProbes) Continues(sequence []uint64) bool {
+// Continues reports whether a request whose prompt has these sequence hashes continues the prompt of a probe, and owes it that its
+// first token can come within so many seconds. From then on it is the longer prompt that is to be continued. If the request is in time,
+// that is to be noted with InTime.
+func (p *PrefixProbes) Continues(sequence []uint64, within float64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i, x := range p.late[:p.kept] {
-		if x.continuedBy(sequence) {
-			n := len(sequence)
-			p.late[i] = latePrefix{n, sequence[n-1]}
+	for i := range p.late[:p.kept] {
+		if x := &p.late[i]; x.continuedBy(sequence) && within < x.takes {
+			x.blocks, x.last = len(sequence), sequence[len(sequence)-1]
 			return true
 		}
 	}

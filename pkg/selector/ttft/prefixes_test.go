@@ -10,7 +10,7 @@ func TestPrefixProbes(t *testing.T) {
 	through := func(n int, delayed float64) (sum int) {
 		for range n {
 			prompts++
-			if _, due := p.Due([]uint64{prompts, 1e6 + prompts}, delayed); due {
+			if _, due := p.Due([]uint64{prompts, 1e6 + prompts}, 2, delayed); due {
 				sum++
 			}
 		}
@@ -24,17 +24,20 @@ func TestPrefixProbes(t *testing.T) {
 	}
 	for turn, tt := range []struct {
 		sequence []uint64
+		within   float64
 		want     bool
 	}{
-		{[]uint64{1}, false}, // shorter
-		{[]uint64{1, 7, 8}, false},
-		{nil, false},
-		{[]uint64{1, 1e6 + 1, 2, 3}, true},
-		{[]uint64{1, 1e6 + 1, 9}, false}, // another branch, which nobody has paid for
-		{[]uint64{1, 1e6 + 1, 2, 3}, true},
-		{[]uint64{1, 1e6 + 1, 2, 3, 4}, true},
+		{[]uint64{1}, 1, false}, // shorter
+		{[]uint64{1, 7, 8}, 1, false},
+		{nil, 1, false},
+		{[]uint64{1, 1e6 + 1, 2, 3}, 2, false}, // in time without the probe, too
+		{[]uint64{1, 1e6 + 1, 2, 3}, 1, true},
+		{[]uint64{1, 1e6 + 1, 9}, 1, false}, // another branch, which nobody has paid for
+		{[]uint64{1, 1e6 + 1, 2, 3}, 1, true},
+		{[]uint64{1, 1e6 + 1, 2, 3, 4}, 2, false},
+		{[]uint64{1, 1e6 + 1, 2, 3, 4}, 1, true},
 	} {
-		if got := p.Continues(tt.sequence); got != tt.want {
+		if got := p.Continues(tt.sequence, tt.within); got != tt.want {
 			t.Errorf("turn %d continues a probe: %t", turn, got)
 		}
 	}
@@ -54,15 +57,15 @@ func TestPrefixProbes(t *testing.T) {
 func TestPrefixProbesForget(t *testing.T) {
 	var p PrefixProbes
 	for i := range uint64(maxLatePrefixes + 1) {
-		for _, due := p.Due(nil, 1); !due; _, due = p.Due(nil, 1) {
+		for _, due := p.Due(nil, 1, 1); !due; _, due = p.Due(nil, 1, 1) {
 		}
 		p.InTime(1)
-		if _, due := p.Due([]uint64{i}, 1); !due {
+		if _, due := p.Due([]uint64{i}, 1, 1); !due {
 			t.Fatal("refused")
 		}
 		p.InTime(1)
 	}
-	if p.kept != maxLatePrefixes || p.Continues([]uint64{0}) || !p.Continues([]uint64{1}) || !p.Continues([]uint64{maxLatePrefixes, 1}) {
+	if p.kept != maxLatePrefixes || p.Continues([]uint64{0}, 0) || !p.Continues([]uint64{1}, 0) || !p.Continues([]uint64{maxLatePrefixes, 1}, 0) {
 		t.Errorf("%d are kept, or the wrong ones", p.kept)
 	}
 	if p.spent < 0 {
@@ -70,15 +73,17 @@ func TestPrefixProbesForget(t *testing.T) {
 	}
 }
 
+// BenchmarkContinues is for a long prompt that continues none of as many as are kept, of all lengths up to a quarter more.
 func BenchmarkContinues(b *testing.B) {
 	var p PrefixProbes
-	for i := range uint64(maxLatePrefixes) {
-		p.Due([]uint64{i}, 1)
+	for i := range maxLatePrefixes {
+		late := make([]uint64, 1+i*1009%2500)
+		late[len(late)-1] = 1
+		p.Due(late, 1, 1)
 		p.InTime(1)
 	}
 	sequence := make([]uint64, 2000)
-	sequence[0] = maxLatePrefixes
 	for b.Loop() {
-		p.Continues(sequence)
+		p.Continues(sequence, 0)
 	}
 }
