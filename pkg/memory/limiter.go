@@ -31,18 +31,26 @@ type Client interface {
 // memory the newest and the one that has waited for longest get it in turns: the first is served at once, however many
 // stalled clients wait already, the second however many come after it and do not wait as long.
 //
+// A request that has memory while it waits for more (a body that grows) has turns of its own, because it gives back what it
+// has only when it gets the rest. If such requests have so much that none of them can go on, a few of them are cut off for
+// the one that has waited for longest.
+//
 // It is safe for concurrent use. A nil Limiter has no bounds.
 type Limiter struct {
 	account *Account
-	waiting atomic.Int32 // requests in queue
+	waiting atomic.Int32 // requests in queue and growing
 
 	mu       sync.Mutex    // guards the fields below, and those of Token that say so
 	lent     Token         // the root of a ring of tokens, the longest without progress first
 	patience time.Duration // the shortest of any token
 	queue    list.List     // of *waiter, the newest first
-	wanted   int64         // bytes that all waiters in queue want
+	growing  list.List     // of *waiter whose token is lent, the newest first; they are not in queue
+	wanted   int64         // bytes that all waiters want
 	leaving  int64         // bytes of clients that are cut off and not released yet
-	longest  bool          // the longest waiter has the next turn, not the newest
+	longest  bool          // the longest waiter in queue has the next turn, not the newest
+	others   bool          // the queue has the next turn, not those that grow
+	grown    bool          // one of growing got its memory since the last look on a timer
+	first    *waiter       // of growing: others are cut off for it, it comes before all; nil: none
 	looking  bool          // a call of look is scheduled
 }
 
@@ -63,7 +71,8 @@ type Token struct {
 type waiter struct {
 	token   *Token
 	bytes   int64
-	element *list.Element // in queue; nil: it has left
+	list    *list.List    // queue or growing
+	element *list.Element // in list; nil: it has left
 	granted bool
 	done    chan struct{} // closed when it leaves the queue
 }
@@ -112,13 +121,16 @@ func (l *Limiter) Take(ctx context.Context, t *Token, n int64, wait time.Duratio
 	case t.lent && t.next == nil:
 		l.mu.Unlock()
 		return ErrFull
-	case l.queue.Len() == 0 && l.account.TryReserve(n):
+	case l.waiting.Load() == 0 && l.account.TryReserve(n):
 		t.of, t.bytes = l, t.bytes+n
 		l.mu.Unlock()
 		return nil
 	}
-	w := &waiter{token: t, bytes: n, done: make(chan struct{})}
-	w.element = l.queue.PushFront(w)
+	w := &waiter{token: t, bytes: n, list: &l.queue, done: make(chan struct{})}
+	if t.lent {
+		w.list = &l.growing
+	}
+	w.element = w.list.PushFront(w)
 	l.wanted += n
 	l.waiting.Add(1)
 	t.waits = w
@@ -175,13 +187,17 @@ func (l *Limiter) look() {
 	defer l.mu.Unlock()
 	l.looking = false
 	l.lookLocked()
+	if !l.grown {
+		l.makeRoomLocked()
+	}
+	l.grown = false
 }
 
 // lookLocked gives free memory to waiting requests, and cuts off stalled clients for what is missing.
 func (l *Limiter) lookLocked() {
 	for l.grantNextLocked() {
 	}
-	if l.queue.Len() == 0 {
+	if l.waiting.Load() == 0 {
 		return
 	}
 	missing, now := l.wanted-l.leaving-(l.account.Limit()-l.account.Used()), time.Now()
@@ -190,15 +206,41 @@ func (l *Limiter) lookLocked() {
 		if stalled < l.patience {
 			break
 		}
-		if stalled >= t.patience {
+		if stalled >= t.patience && t.waits == nil {
 			missing -= t.bytes
 			l.cutOffLocked(t)
 		}
 		t = next
 	}
-	if !l.looking && l.queue.Len() > 0 {
+	if !l.looking {
 		l.looking = true
 		time.AfterFunc(lookEvery, l.look)
+	}
+}
+
+// makeRoomLocked cuts off requests that have memory and wait for more, if one of them can get its own only so. It is
+// the one that has waited for longest, once it has done so for its patience; the newest are cut off.
+func (l *Limiter) makeRoomLocked() {
+	e := l.growing.Back()
+	if e == nil || l.leaving > 0 {
+		return
+	}
+	w := e.Value.(*waiter)
+	if time.Since(w.token.since) < w.token.patience {
+		return
+	}
+	missing := w.bytes - (l.account.Limit() - l.account.Used())
+	var newest []*Token
+	for other := l.growing.Front(); missing > 0; other = other.Next() {
+		if other == e {
+			return // the rest is not with those that wait, and comes back without this
+		}
+		newest = append(newest, other.Value.(*waiter).token)
+		missing -= newest[len(newest)-1].bytes
+	}
+	l.first = w
+	for _, t := range newest {
+		l.cutOffLocked(t)
 	}
 }
 
@@ -211,15 +253,31 @@ func (l *Limiter) comesSoonLocked(n int64) bool {
 		if stalled <= l.patience {
 			break
 		}
-		if stalled > t.patience {
+		if stalled > t.patience && t.waits == nil {
 			n -= t.bytes
 		}
 	}
 	return n <= 0
 }
 
-// grantNextLocked gives the newest and the longest waiter their turns, and reports whether one of them got something.
+// grantNextLocked gives those that grow and those in queue their turns, and reports whether one of them got something.
 func (l *Limiter) grantNextLocked() bool {
+	if l.first != nil {
+		return l.grantLocked(l.first.element)
+	}
+	if !l.others && l.grantLocked(l.growing.Back()) {
+		l.others = true
+		return true
+	}
+	if l.grantQueuedLocked() {
+		l.others = false
+		return true
+	}
+	return l.others && l.grantLocked(l.growing.Back())
+}
+
+// grantQueuedLocked gives the newest and the longest waiter in queue their turns.
+func (l *Limiter) grantQueuedLocked() bool {
 	first, second := l.queue.Front(), l.queue.Back()
 	if l.longest {
 		first, second = second, first
@@ -241,6 +299,7 @@ func (l *Limiter) grantLocked(e *list.Element) bool {
 		return false
 	}
 	w.granted = true
+	l.grown = l.grown || w.list == &l.growing
 	w.token.of, w.token.bytes = l, w.token.bytes+w.bytes
 	w.token.progressedLocked() // it was not the client that stalled
 	l.leaveLocked(w)
@@ -264,7 +323,10 @@ func (l *Limiter) leaveLocked(w *waiter) {
 	if w.element == nil {
 		return
 	}
-	l.queue.Remove(w.element)
+	w.list.Remove(w.element)
+	if l.first == w {
+		l.first = nil
+	}
 	w.element, w.token.waits = nil, nil
 	close(w.done)
 	l.wanted -= w.bytes

@@ -692,6 +692,49 @@ func TestSmallAnswers(t *testing.T) {
 	}
 }
 
+// TestBodiesTogether: of bodies that arrive at the same time, and of which the beginnings alone fill the account,
+// nearly all are served.
+func TestBodiesTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size, clients = 200_000, 160
+		p := newTestMemory()
+		h := New(&turns{enter: func() {}}, nil, Options{Log: zerolog.Nop(), Memory: p.Memory})
+		if limit := p.bodies.Account().Limit(); clients*memory.SmallBody < limit || clients*size < 5*limit {
+			t.Fatalf("%d bytes are enough for all", limit)
+		}
+		rest := make(chan struct{})
+		var served atomic.Int64
+		var all sync.WaitGroup
+		for range clients {
+			all.Go(func() {
+				body := strings.NewReader(spaced(size))
+				r := httptest.NewRequest(http.MethodPost, "/select", io.MultiReader(io.LimitReader(body, memory.SmallBody/2), awaited(rest), body))
+				r.ContentLength = size
+				r.Header.Set("Content-Type", "application/json")
+				w := httptest.NewRecorder()
+				if h.ServeHTTP(w, r); w.Code == http.StatusOK {
+					served.Add(1)
+				}
+			})
+		}
+		synctest.Wait()
+		close(rest)
+		all.Wait()
+		if n := served.Load(); n < clients*9/10 {
+			t.Errorf("%d of %d are served", n, clients)
+		}
+		p.empty(t)
+	})
+}
+
+// awaited is an empty reader that ends when its channel is closed.
+type awaited chan struct{}
+
+func (a awaited) Read([]byte) (int, error) {
+	<-a
+	return 0, io.EOF
+}
+
 // TestServingIsEnough: what the longest body is parsed into, and hashed and booked with blocks of two
 // tokens, is not more than what is reserved for it, in the forms that take most memory for their length.
 func TestServingIsEnough(t *testing.T) {
