@@ -13,7 +13,7 @@ import (
 // wantHeaders are those by which a request says what it wants of its times.
 var wantHeaders = []string{"X-Llm-D-Slo-Ttft-Ms", "X-Slo-Ttft-Ms", "X-Select-Deadline-Ms", "X-Select-On-Miss"}
 
-// targets: once 200 first tokens were observed, a request whose target or deadline no engine is predicted to hold is refused with
+// targets: once 200 first tokens were observed, and 64 probes have shown nothing else, a request whose target or deadline no engine is predicted to hold is refused with
 // what is predicted, when to come again, and llm-d's reason; or it is placed. Engines do not get the headers.
 func targets(t *testing.T) {
 	b := lay(t, setup{})
@@ -63,6 +63,12 @@ func targets(t *testing.T) {
 		}
 		all.Wait()
 		return learned()
+	})
+	e2e.Eventually(t, "first turns that come late have used up their credit", func() error {
+		if a, err := b.send(t.Context(), http.MethodPost, chats, ask(), "x-llm-d-slo-ttft-ms", "1", "x-select-on-miss", "refuse"); err != nil || a.status != http.StatusTooManyRequests {
+			return fmt.Errorf("%d, %w", a.status, err)
+		}
+		return nil
 	})
 	for _, e := range b.engines {
 		e.takeSeen()
