@@ -35,8 +35,8 @@ type latePrefix struct {
 	takes  float64 // seconds that the probe was predicted to take to its first token
 }
 
-func (x *latePrefix) continuedBy(sequence []uint64) bool {
-	return x.blocks <= len(sequence) && sequence[x.blocks-1] == x.last
+func (p *latePrefix) continuedBy(sequence []uint64) bool {
+	return p.blocks <= len(sequence) && sequence[p.blocks-1] == p.last
 }
 
 // Due reports whether a request that would be refused is let through, as a probe, and what it costs. sequence has the sequence hashes
