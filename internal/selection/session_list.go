@@ -42,7 +42,7 @@ type ListedSession struct {
 	Name     string
 	Kind     NameKind
 	Parent   string // name of the session that has started it, of the same kind; "": not known, or it is a group
-	Group    string // name of the session by which the sessions that it has started are kept together: this one, or those of the group; "": none
+	Group    string // name of the session that has started those that are kept together: this one and others, or those of this group; "": none
 	Home     catalog.Rank
 	Endpoint string // of the home's worker; "": it is not registered
 	Hard     bool   // it is bound to its home; else it may move

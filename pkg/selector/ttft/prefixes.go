@@ -6,10 +6,10 @@ import "sync"
 // is to be computed of their own prompts. If all of them were refused, these prompts would come into no cache, so that the next
 // turns of the same conversations would be late, too, and would be refused, on engines that have little to do.
 //
-// Such a probe costs as many requests as it may delay, at least the one. Each request brings one that continues a probe's prompt, wants
+// Such a probe costs as many requests as it may delay, at least one. A request brings one back if it continues a probe's prompt, wants
 // its first token sooner than that prompt alone takes, and gets it in time. Probes are let through while they have cost at most mostSpent
-// more than was brought, and otherwise one of 32, which is free. So they make no more requests late than come in time because of them,
-// but for a fixed number and few of those that are refused. The zero value is ready for use. All methods are safe for concurrent use.
+// more than was brought back. Otherwise one of 32 is, which is free. So probes make at most as many requests late as come in time because
+// of them, but for mostSpent and those that are free. The zero value is ready for use. All methods are safe for concurrent use.
 type PrefixProbes struct {
 	mu      sync.Mutex // guards the fields below; innermost
 	spent   float64    // requests, at least 0
