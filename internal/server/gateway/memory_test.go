@@ -151,15 +151,15 @@ func TestStalledElsewhere(t *testing.T) {
 	requests := budget.Account(memory.Requests)
 	w := start(t, func(_ *node.Config, c *settings) { c.Memory = budget })
 	w.put(1, 1)
+	var token memory.Token
+	if err := requests.Limiter().Take(t.Context(), &token, requests.Limit(), 0); err != nil {
+		t.Fatal(err)
+	}
 	e := elsewhere{make(chan struct{})}
+	token.Lend(e, time.Millisecond)
 	go func() {
-		var token memory.Token
-		defer token.Release()
-		if err := requests.Limiter().Take(t.Context(), &token, requests.Limit(), 0); err != nil {
-			t.Error(err)
-		}
-		token.Lend(e, time.Millisecond)
 		<-e.cut
+		token.Release()
 	}()
 	await(t, func() string {
 		x, p := w.post(chatPath, chat(servicetest.Prompt(1, 8), ""))
