@@ -58,6 +58,7 @@ func startEnvoy(t *testing.T, picker int, engines []*backend, edits ...edit) *en
 	}
 	setPorts(c.root, ports)
 	c.setEngines(t, "engines", engines)
+	c.setPatience()
 	for _, e := range edits {
 		e(c)
 	}
@@ -104,6 +105,20 @@ func setPorts(v any, ports map[int]int) {
 	case []any:
 		for _, below := range v {
 			setPorts(below, ports)
+		}
+	}
+}
+
+// setPatience gives each cluster time for a connection, and the picker for its health, as on a machine that stands still for
+// seconds: with the second of examples/gateway Envoy has no picker then, and answers 500. What is closed refuses at once, whatever
+// the patience.
+func (c config) setPatience() {
+	const patience = "60s"
+	for _, cluster := range at(c.root, "static_resources", "clusters").([]any) {
+		cluster := cluster.(object)
+		cluster["connect_timeout"] = patience
+		if checks, ok := cluster["health_checks"].([]any); ok {
+			checks[0].(object)["timeout"] = patience
 		}
 	}
 }

@@ -83,7 +83,7 @@ func TestRollingUpdate(t *testing.T) {
 	b.picker = e2e.Serve(t, map[string]string{"SELECT_SERVICE_KUBE_ALLOW_LOOPBACK": "true", "DYN_KV_CACHE_BLOCK_SIZE": strconv.Itoa(blockSize)}, "--gateway-port", strconv.Itoa(b.gateway),
 		"--kubeconfig", api.Kubeconfig(t), "--kube-namespace", "llm", "--kube-inference-pool", "llm")
 	b.awaitSchedulable(pods)
-	b.envoy = startEnvoy(t, b.gateway, listed, patient)
+	b.envoy = startEnvoy(t, b.gateway, listed)
 	b.awaitPicked()
 
 	ctx, stop := context.WithCancel(t.Context())
@@ -176,11 +176,6 @@ func (f *flow) ended() int64 {
 	return f.sent.Load()
 }
 
-// patient lets the picker take its time to say that it is well, as on a busy machine.
-func patient(c config) {
-	objectAt(c.cluster("picker"), "health_checks", 0)["timeout"] = "20s"
-}
-
 // replaced: of two pickers behind Envoy one is told to stop while requests come, as a rolling update
 // of the chart's Deployment does: it says that it is not ready, waits until that is known, and then
 // ends with its last answer (scenario 38).
@@ -191,7 +186,7 @@ func replaced(t *testing.T) {
 	}
 	flags := []string{"--gateway-drain-delay", delay, "--gateway-drain-timeout", "115s"}
 	port := e2e.FreePort(t)
-	b := lay(t, setup{service: flags, envoy: []edit{patient, func(c config) {
+	b := lay(t, setup{service: flags, envoy: []edit{func(c config) {
 		endpoints := objectAt(c.cluster("picker"), "load_assignment", "endpoints", 0)
 		endpoints["lb_endpoints"] = append(endpoints["lb_endpoints"].([]any),
 			object{"endpoint": object{"address": object{"socket_address": object{"address": "127.0.0.1", "port_value": port}}}})
