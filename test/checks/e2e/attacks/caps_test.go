@@ -81,11 +81,10 @@ func TestManyRanks(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := e2e.Serve(t, map[string]string{"GOGC": "20"}, append(c.args, "--max-ranks", strconv.Itoa(each*most))...)
-			before, err := s.Status("VmRSS")
-			if err != nil {
-				t.Fatal(err)
-			}
+			port := e2e.FreePort(t)
+			s := e2e.Serve(t, nil, append(c.args, "--max-ranks", strconv.Itoa(each*most), "--debug-listen", "127.0.0.1:"+strconv.Itoa(port))...)
+			debug := s.At(port)
+			before := debug.InUse(t)
 			accepted := 0
 			for id := range most + 20 {
 				a, err := s.Call(t.Context(), "POST", c.path, c.body(id))
@@ -99,12 +98,9 @@ func TestManyRanks(t *testing.T) {
 			if accepted != most {
 				t.Errorf("%d workers were accepted, want %d", accepted, most)
 			}
-			after, err := s.Status("VmRSS")
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Logf("%d KiB for each of %d workers", (after-before)/most, most)
-			if grown := after - before; grown > most*(64+15)+32<<10 { // and what was garbage just now
+			grown := (debug.InUse(t) - before) >> 10
+			t.Logf("%d KiB for each of %d workers", grown/most, most)
+			if grown > most*(64+15)+2<<10 { // and what requests leave
 				t.Errorf("%d workers took %d KiB", most, grown)
 			}
 		})
