@@ -110,14 +110,14 @@ func TestLoadCost(t *testing.T) {
 	})
 	go p.publish(time.Second / rate)
 	e2e.Eventually(t, "reports come", func() error {
-		if n := reports(t, s); n < 3*rate*workers*ranks {
+		if n := reportsRead(t, s); n < 3*rate*workers*ranks {
 			return fmt.Errorf("%.0f", n)
 		}
 		return nil
 	})
-	before, cpu, begin := reports(t, s), cpuSeconds(t, s), time.Now()
+	before, cpu, begin := reportsRead(t, s), cpuSeconds(t, s), time.Now()
 	<-time.After(10 * time.Second)
-	took, used, read := time.Since(begin).Seconds(), cpuSeconds(t, s)-cpu, reports(t, s)-before
+	took, used, read := time.Since(begin).Seconds(), cpuSeconds(t, s)-cpu, reportsRead(t, s)-before
 	cores := used / (read / (workers * ranks * rate)) // at the rate, whatever the machine did
 	t.Logf("%.0f reports in %.1f s took %.2f s of CPU: %.3f cores at %d a second", read, took, used, cores, workers*ranks*rate)
 	if e2e.Alone() && cores > most {
@@ -125,7 +125,7 @@ func TestLoadCost(t *testing.T) {
 	}
 }
 
-func reports(t *testing.T, s *e2e.Service) float64 {
+func reportsRead(t *testing.T, s *e2e.Service) float64 {
 	t.Helper()
 	n, err := s.Sum(t.Context(), "select_service_load_reports_total")
 	if err != nil {
