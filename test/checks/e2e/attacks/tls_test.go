@@ -252,6 +252,7 @@ func (ta *tap) mustNotHave(t *testing.T, texts ...string) {
 // TestWire: with TLS no plain bytes go between callers, replicas and the service, and
 // a replica reads the index only from one that proves who it is.
 func TestWire(t *testing.T) {
+	t.Parallel()
 	s := serveTLS(t, true)
 	const secret = "tenant-of-the-secret"
 	calls := newTap(t, s.Address())
@@ -283,9 +284,14 @@ func TestWire(t *testing.T) {
 		"of another authority": {e2e.NewAuthority(t), good, false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			reads := newTap(t, s.Address())
+			deadline := e2e.Patience // a good read ends before
+			if !tt.good {
+				deadline = 10 * time.Second // which is waited for
+			}
 			args := []string{
-				"--indexer-peers", "https://" + reads.ln.Addr().String(), "--recovery-deadline", "2s",
+				"--indexer-peers", "https://" + reads.ln.Addr().String(), "--recovery-deadline", deadline.String(),
 				"--peer-ca", tt.ca.File, "--peer-token-file", token,
 			}
 			if tt.pair.Cert != "" {
