@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/select-service/select-service/test/checks/e2e"
 )
 
 // Fault is what happens to each request that the proxy breaks.
@@ -62,7 +64,9 @@ type Proxy struct {
 // changes of the protocol.
 func Start(tb testing.TB, engine string) *Proxy {
 	tb.Helper()
-	p := &Proxy{tb: tb, engine: engine, address: "127.0.0.1:0", fault: None, open: make(map[net.Conn]bool)}
+	// A port that nobody else takes while it refuses.
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(e2e.FreePort(tb)))
+	p := &Proxy{tb: tb, engine: engine, address: address, fault: None, open: make(map[net.Conn]bool)}
 	p.Breaks = func(r *http.Request) bool {
 		return r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/v1/") || r.Header.Get("Upgrade") != ""
 	}
@@ -126,7 +130,6 @@ func (p *Proxy) listen() {
 	if err != nil {
 		p.tb.Fatal(err)
 	}
-	p.address = ln.Addr().String()
 	p.mu.Lock()
 	p.listener = ln
 	p.mu.Unlock()
