@@ -2,6 +2,7 @@ package retries_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -121,9 +122,9 @@ func TestKilledProgram(t *testing.T) {
 		t.Fatalf("the program wrote %q: %v", line[:n], err)
 	}
 	// Time passes for the service as for a lease of another, which nobody renews.
-	if _, err := e2e.Call(context.Background(), http.DefaultClient, http.MethodPost, s.URL()+"/v1.6/select_and_reserve",
-		[]byte(`{"model_name":"m","selection_id":"other","token_ids":[1],"lease_seconds":5}`)); err != nil {
-		t.Fatal(err)
+	if a, err := e2e.Call(context.Background(), http.DefaultClient, http.MethodPost, s.URL()+"/v1.6/select_and_reserve",
+		fmt.Appendf(nil, `{"model_name":"m","selection_id":"other","token_ids":[1],"lease_seconds":%v}`, lease.Seconds())); err != nil || a.Status != http.StatusOK {
+		t.Fatal(a, err)
 	}
 	e2e.Eventually(t, "the other lease has run out", func() error { return s.carries(5) })
 	if err := cmd.Process.Kill(); err != nil {

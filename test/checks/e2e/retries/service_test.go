@@ -15,7 +15,7 @@ const (
 	model = "m"
 	// lease is short enough to wait for its end, and so long that a busy machine
 	// renews it in time.
-	lease = 6 * time.Second
+	lease = 12 * time.Second
 )
 
 // workerIDs are beyond what a double or a signed number can have.
