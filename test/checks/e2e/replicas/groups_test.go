@@ -33,6 +33,7 @@ func TestGroupsOutliveReplica(t *testing.T) {
 // family is engines that answer with a token and no end before the test's, and clients of the replicas' proxies.
 type family struct {
 	t       *testing.T
+	ctx     context.Context // of the clients, until the end
 	proxies []int
 	over    chan struct{} // closed at the end
 	clients sync.WaitGroup
@@ -46,7 +47,9 @@ const children = 16
 func fanOutDuringKill(t *testing.T, nats string) {
 	f := &family{t: t, over: make(chan struct{}), at: map[string][]uint64{}}
 	f.proxies = []int{e2e.FreePort(t), e2e.FreePort(t)}
-	defer func() { close(f.over); f.clients.Wait() }()
+	var leave context.CancelFunc
+	f.ctx, leave = context.WithCancel(t.Context())
+	defer func() { close(f.over); leave(); f.clients.Wait() }()
 	fleet := newFleet(t, options{size: 2, direct: true, nats: nats, args: func(_ []string, own int) []string {
 		return []string{"--use-kv-events=false", "--gateway-session-affinity", "soft", "--proxy-port", strconv.Itoa(f.proxies[own])}
 	}})
@@ -154,9 +157,7 @@ func (f *family) ask(proxy int, session, parent string, i int) {
 	}
 	before := len(f.came(session))
 	f.clients.Go(func() {
-		ctx, cancel := context.WithCancel(context.WithoutCancel(f.t.Context()))
-		defer cancel()
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("http://127.0.0.1:%d/v1/completions", f.proxies[proxy]), bytes.NewReader(body))
+		req, err := http.NewRequestWithContext(f.ctx, http.MethodPost, fmt.Sprintf("http://127.0.0.1:%d/v1/completions", f.proxies[proxy]), bytes.NewReader(body))
 		if err != nil {
 			f.t.Error(err)
 			return
