@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -70,11 +71,17 @@ func targets(t *testing.T) {
 		}
 		return nil
 	})
-	for _, e := range b.engines {
-		e.takeSeen()
-	}
 	for _, header := range []string{"x-llm-d-slo-ttft-ms", "x-slo-ttft-ms", "x-select-deadline-ms"} {
-		a := b.post(http.StatusTooManyRequests, chats, ask(), header, "1", "x-select-on-miss", "refuse")
+		var a answered
+		e2e.Eventually(t, "a request is refused for its "+header, func() (err error) { // no guard rail has been engaged again
+			if a, err = b.send(t.Context(), http.MethodPost, chats, ask(), header, "1", "x-select-on-miss", "refuse"); err == nil && a.status == http.StatusOK {
+				err = errors.New("it was served")
+			}
+			return err
+		})
+		if a.status != http.StatusTooManyRequests {
+			t.Errorf("%s: %v", header, a)
+		}
 		code, message := refusal(t, a)
 		if code != "target_missed" || !strings.Contains(message, "predicted_ttft_ms: ") || strings.Contains(message, "predicted_ttft_ms: 0)") {
 			t.Errorf("%s: refused with %s, %q", header, code, message)
@@ -82,6 +89,9 @@ func targets(t *testing.T) {
 		if after, reason := a.header.Get("Retry-After"), a.header.Get("X-Llm-D-Request-Dropped-Reason"); after != "1" || reason != "rejected-saturated" {
 			t.Errorf("%s: refused for the reason %q, to come again after %q", header, reason, after)
 		}
+	}
+	for _, e := range b.engines {
+		e.takeSeen()
 	}
 	b.post(http.StatusOK, chats, ask(), "x-llm-d-slo-ttft-ms", "1")
 	b.post(http.StatusOK, chats, ask(), "x-slo-ttft-ms", "600000", "x-select-deadline-ms", "86400000", "x-select-on-miss", "refuse")
