@@ -5,15 +5,15 @@ package zmqtest
 import (
 	"encoding/binary"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/pebbe/zmq4"
+
+	"github.com/select-service/select-service/test/checks/e2e"
 )
 
 // Patience is how long helpers wait for an expected condition before they fail a
@@ -297,31 +297,13 @@ func (r *ReplayServer) answer(tb testing.TB, sock *zmq4.Socket, frames [][]byte)
 // Seq returns the wire form of a sequence number.
 func Seq(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
 
-// FreeEndpoint returns a TCP endpoint of 127.0.0.1 where no socket listens. Its port is below
-// the kernel's ephemeral ports: sockets of other tests may try to reconnect to such a port
-// after its publisher has closed.
+// FreeEndpoint returns a TCP endpoint of 127.0.0.1 where no socket listens, and that no other test takes
+// before this test binary ends. Its port is below the kernel's ephemeral ports: sockets of other tests may
+// try to reconnect to such a port after its publisher has closed.
 func FreeEndpoint(tb testing.TB) string {
 	tb.Helper()
-	const first, ports = 30000, 2000
-	for range ports {
-		port := first + int(lastPort.Add(1))%ports
-		listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port)) // unlike libzmq's it is closed at once
-		if err != nil {
-			continue
-		}
-		must(tb, listener.Close())
-		return fmt.Sprintf("tcp://127.0.0.1:%d", port)
-	}
-	tb.Fatal("no free port")
-	return ""
+	return fmt.Sprintf("tcp://127.0.0.1:%d", e2e.FreePort(tb))
 }
-
-// lastPort starts at another place in every test binary, as several run at once.
-var lastPort = func() *atomic.Uint32 {
-	var n atomic.Uint32
-	n.Store(uint32(os.Getpid()) * 37)
-	return &n
-}()
 
 // Wildcard returns endpoint with its host replaced by "*".
 func Wildcard(endpoint string) string {
