@@ -392,7 +392,7 @@ test-ray: build ## Ray actors and Ray's own KV tracker on the service
 define tool
 $(1):
 	@mkdir -p $(TOOLS)/tmp
-	CGO_ENABLED=0 GOBIN=$(CURDIR)/$(TOOLS)/tmp nice $(GO) install -trimpath $(2)@$$(lastword $$(subst -v, v,$(1))) || \
+	CGO_ENABLED=0 GOBIN=$(CURDIR)/$(TOOLS)/tmp nice scripts/again.sh $(GO) install -trimpath $(2)@$$(lastword $$(subst -v, v,$(1))) || \
 	  { echo 'missing: $(notdir $(1)) cannot be built' >&2; exit 1; }
 	mv $(TOOLS)/tmp/$(firstword $(subst -v, ,$(notdir $(1)))) $$@
 endef

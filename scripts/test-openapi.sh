@@ -26,7 +26,7 @@ linter() {
     printf 'test-openapi: installing @redocly/cli %s\n' "$redocly_version" >&2
     mkdir -p "$cache"
     rm -rf "$home.part"
-    npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$home.part" "@redocly/cli@$redocly_version" >&2 ||
+    scripts/again.sh npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$home.part" "@redocly/cli@$redocly_version" >&2 ||
       { printf 'missing: npm cannot install @redocly/cli %s\n' "$redocly_version" >&2; exit 1; }
     mv "$home.part" "$home"
   fi

@@ -22,7 +22,7 @@ exec 9>"$agents.lock"
 flock 9 # two runs at once make one folder, not half of two
 if [ ! -e "$agents/complete" ]; then # an interrupted one is made again
   rm -rf "$agents"
-  PATH=$node:$PATH npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$agents" \
+  PATH=$node:$PATH scripts/again.sh npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$agents" \
     "@anthropic-ai/claude-code@$claude" "@openai/codex@$codex" >&2 ||
     { printf 'missing: npm cannot install Claude Code and Codex\n' >&2; exit 1; }
   "$node/node" "$agents/node_modules/@anthropic-ai/claude-code/install.cjs" >&2 # puts its program in place

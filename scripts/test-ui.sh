@@ -20,7 +20,7 @@ if [[ ! $short ]]; then
 		# The lock file has the hash of every package.
 		mkdir -p .cache/ui
 		cp internal/server/ui/web/package*.json .cache/ui
-		(cd .cache/ui && npm ci --no-audit --no-fund --ignore-scripts --silent) ||
+		(cd .cache/ui && "$OLDPWD/scripts/again.sh" npm ci --no-audit --no-fund --ignore-scripts --silent) ||
 			{ echo 'missing: npm cannot install the packages of the page' >&2; exit 1; }
 		for file in preact/dist/preact.mjs preact/hooks/dist/hooks.mjs uplot/dist/uPlot.esm.js uplot/dist/uPlot.min.css; do
 			cmp "internal/server/ui/web/vendor/${file%%/*}/${file##*/}" ".cache/ui/node_modules/$file"

@@ -33,7 +33,7 @@ flock 9 # two runs at once make one environment, not half of two
 if [ ! -e "$venv/complete" ]; then # an interrupted one is made again
   printf 'venv: installing %s\n' "$*" >&2
   python3 -m venv --clear "$venv"
-  "$venv/bin/python" -m pip install -q --disable-pip-version-check "$@" >&2 ||
+  "$(dirname "$0")/again.sh" "$venv/bin/python" -m pip install -q --disable-pip-version-check "$@" >&2 ||
     { printf 'missing: pip cannot install %s\n' "$*" >&2; exit 1; }
   touch "$venv/complete"
 fi

@@ -15,7 +15,7 @@ if ! compgen -G "$file-*.whl" >/dev/null; then
   part=$(mktemp -d "$wheels/part.XXXXXX")
   trap 'rm -rf "$part"' EXIT
   printf 'wheel: fetching %s\n' "$release" >&2
-  "$python" -m pip --no-cache-dir download -q --disable-pip-version-check \
+  "$(dirname "$0")/again.sh" "$python" -m pip --no-cache-dir download -q --disable-pip-version-check \
     --dest "$part" --no-deps --only-binary=:all: --ignore-requires-python \
     --python-version 3.11 --implementation cp --abi cp311 --abi abi3 --abi none \
     --platform manylinux_2_34_x86_64 --platform manylinux_2_31_x86_64 \
