@@ -68,7 +68,7 @@ class Server:
         ]
         env = {k: v for k, v in os.environ.items() if not k.startswith(("DYN_", "SELECT_SERVICE_"))}
         self._process = subprocess.Popen(argv, env=env, stdout=self._log, stderr=self._log)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         with httpx.Client(**PLAIN) as probe:
             while time.monotonic() < deadline and self._process.poll() is None:
                 try:
@@ -91,7 +91,7 @@ class Server:
     def stop(self) -> None:
         self._process.terminate()
         try:
-            self._process.wait(15)
+            self._process.wait(60)
         finally:
             self._process.kill()
             self._log.close()

@@ -49,7 +49,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Cred
     context = ssl.create_default_context(cafile=own.ca)
     context.load_cert_chain(own.cert, own.key)
     with httpx.Client(verify=context, trust_env=False) as probe:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             try:
                 probe.get(url + "/health")

@@ -189,7 +189,7 @@ def test_end_of_a_block_behind_a_free_that_hangs(fleet: Server, monkeypatch: pyt
             eventually(lambda: deletes)
         assert hanging.is_alive()
         assert fleet.is_idle()
-    hanging.join(10)
+    hanging.join(60)
     assert not hanging.is_alive()
     client.close()
 

@@ -208,8 +208,8 @@ def test_selection_waits_in_the_queue(make: MakeClient) -> None:
             "selection_id"
         ]
         with relay(server, fate) as url:
-            client = make(url, timeout=0.3)
-            freed = threading.Timer(1.2, lambda: server.send("DELETE", f"/reservations/{first}"))
+            client = make(url, timeout=1)
+            freed = threading.Timer(2.5, lambda: server.send("DELETE", f"/reservations/{first}"))
             freed.start()
             booking = client.booking_id(client.select_and_reserve(token_ids=[2] * 5))
             freed.join()
@@ -254,7 +254,7 @@ def test_answer_that_trickles(make: MakeClient) -> None:
         thread.start()
         try:
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            client = make(url, timeout=1, retry=Retry(connection=Backoff(1)))
+            client = make(url, timeout=3, retry=Retry(connection=Backoff(1)))
             with pytest.raises(ConnectionFailed, match="takes too long") as failure:
                 client.loads()
             assert failure.value.sent

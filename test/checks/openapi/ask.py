@@ -55,7 +55,7 @@ class Service:
         self._process = subprocess.Popen(
             argv, env=env | {"DYN_USE_KV_EVENTS": "false"}, stdout=self._log, stderr=self._log
         )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self._process.kill()
@@ -69,7 +69,7 @@ class Service:
 
     def _answers(self) -> bool:
         try:
-            with _http.open(self.url + "/health", timeout=5) as answer:
+            with _http.open(self.url + "/health", timeout=30) as answer:
                 return answer.status == 200
         except OSError:
             return False
@@ -79,7 +79,7 @@ class Service:
             self.url + path, data=json.dumps(body).encode(),
             headers={"content-type": "application/json", "authorization": self.authorization},
         )
-        with _http.open(request, timeout=5):
+        with _http.open(request, timeout=30):
             pass
 
     def log(self) -> str:
@@ -91,7 +91,7 @@ class Service:
         well = self._process.poll() is None and self._answers()
         self._process.terminate()
         try:
-            return self._process.wait(15) == 0 and well
+            return self._process.wait(60) == 0 and well
         except subprocess.TimeoutExpired:
             self._process.kill()
             return False
@@ -103,7 +103,7 @@ def ask(service: Service, document: Path, folder: Path, options: list[str]) -> t
     command = [
         sys.executable, "-m", "schemathesis.cli", "--config-file", str(HERE / "schemathesis.toml"), "run", str(document),
         "--url", service.url, "--header", f"Authorization: {service.authorization}", "--phases", "examples,coverage,fuzzing", "--max-examples", "15", "--seed", "1",
-        "--workers", "1", "--request-timeout", "10", "--continue-on-failure", "--suppress-health-check", "all", *options,
+        "--workers", "1", "--request-timeout", "60", "--continue-on-failure", "--suppress-health-check", "all", *options,
     ]  # fmt: skip
     env = os.environ | {"SCHEMATHESIS_HOOKS": "hooks", "PYTHONPATH": str(HERE)}
     run = subprocess.run(

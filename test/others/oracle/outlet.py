@@ -12,7 +12,7 @@ from ports import free_ports
 
 _idle: list[int] = []  # ports of outlets that are closed, each with its successor
 
-PATIENCE = 20.0  # seconds until something that has to happen counts as missing
+PATIENCE = 60.0  # seconds until something that has to happen counts as missing
 
 
 @dataclass(frozen=True)

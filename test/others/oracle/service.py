@@ -41,7 +41,7 @@ class Router:
         self._http.close()
         self._process.send_signal(signal.SIGTERM)
         try:
-            self._process.wait(15)
+            self._process.wait(60)
         finally:
             self._process.kill()
             self._process.wait()
@@ -111,8 +111,8 @@ class Router:
         env = {k: v for k, v in os.environ.items() if not k.startswith("DYN_")}
         command = [*self._command, "--port", str(self._port)]
         self._process = subprocess.Popen(command, env=env, stdout=self._log, stderr=self._log)
-        self._http = http.client.HTTPConnection("127.0.0.1", self._port, timeout=20)
-        deadline = time.monotonic() + 30
+        self._http = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        deadline = time.monotonic() + 60
         while True:
             try:
                 self.call("GET", "/health")

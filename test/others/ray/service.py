@@ -45,7 +45,7 @@ class Service:
     def stop(self):
         self._process.terminate()
         try:
-            self._process.wait(15)
+            self._process.wait(60)
         finally:
             self._process.kill()
             self._log.close()
@@ -53,7 +53,7 @@ class Service:
     def get(self, path, body=None):
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"content-type": "application/json"})
-        with _http.open(request, timeout=10) as answer:
+        with _http.open(request, timeout=30) as answer:
             return json.loads(answer.read())
 
     def loads(self):
@@ -76,7 +76,7 @@ class Service:
         return {row["worker_id"]: row["device_blocks"] for row in rows}
 
 
-def eventually(holds, seconds=20):
+def eventually(holds, seconds=60):
     """Waits until something holds, and returns it."""
     deadline = time.monotonic() + seconds
     while not (value := holds()):
