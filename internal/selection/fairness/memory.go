@@ -26,8 +26,10 @@ func (m *Memory) Set(bytes int64) {
 	}
 }
 
-// full reports whether another account does not fit.
-func (m *Memory) full() bool { return m != nil && m.used.Load() >= m.limit }
+// full reports whether another account does not fit into a part of the memory.
+func (m *Memory) full(part float64) bool {
+	return m != nil && float64(m.used.Load()) >= part*float64(m.limit)
+}
 
 func (m *Memory) add(bytes int64) {
 	if m != nil {

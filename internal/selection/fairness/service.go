@@ -32,7 +32,8 @@ const (
 )
 
 // MaxAccounts bounds the tenants and programs that are told apart in one class of a scope. Beyond them a program counts as
-// its tenant, and a tenant as the one without a name.
+// its tenant, and a tenant as the one without a name. Programs leave an eighth to tenants, so that no tenant keeps others from
+// being told apart by the programs that it makes up.
 const MaxAccounts = 1 << 16
 
 const (
@@ -127,10 +128,10 @@ func (c *Class) Account(tenant, program string, now float64) *Account {
 	case Tenant:
 		program = ""
 	}
-	if c.full() {
+	if c.full(programs) {
 		c.forget(now)
 	}
-	t := c.open(c.tenants, tenant, now)
+	t := c.open(c.tenants, tenant, tenants, now)
 	if t == nil {
 		if t = c.tenants[""]; t == nil { // it is one more than the bound
 			t = c.add(c.tenants, "", now)
@@ -142,7 +143,7 @@ func (c *Class) Account(tenant, program string, now float64) *Account {
 	if t.programs == nil {
 		t.programs = make(map[string]*Account)
 	}
-	p := c.open(t.programs, program, now)
+	p := c.open(t.programs, program, programs, now)
 	if p == nil {
 		if p = t.programs[""]; p == nil { // at most one more for each tenant
 			p = c.add(t.programs, "", now)
@@ -152,11 +153,11 @@ func (c *Class) Account(tenant, program string, now float64) *Account {
 	return p
 }
 
-// open returns an account of a map. It is nil if there is no room for another one.
-func (c *Class) open(in map[string]*Account, name string, now float64) *Account {
+// open returns an account of a map of such accounts. It is nil if there is no room for another one.
+func (c *Class) open(in map[string]*Account, name string, of kind, now float64) *Account {
 	a := in[name]
 	if a == nil {
-		if c.full() {
+		if c.full(of) {
 			return nil
 		}
 		a = c.add(in, name, now)
@@ -175,8 +176,18 @@ func (c *Class) add(in map[string]*Account, name string, now float64) *Account {
 	return a
 }
 
+// kind is one of account, with the part of all room that it leaves to others.
+type kind float64
+
+const (
+	tenants  kind = 0
+	programs kind = 1.0 / 8
+)
+
 // full reports whether there is no room for another account.
-func (c *Class) full() bool { return c.accounts >= MaxAccounts || c.service.memory.full() }
+func (c *Class) full(of kind) bool {
+	return float64(c.accounts) >= float64(1-of)*MaxAccounts || c.service.memory.full(float64(1-of))
+}
 
 // forget drops the accounts that are idle. It looks for them at most once a second.
 func (c *Class) forget(now float64) {

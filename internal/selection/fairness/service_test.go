@@ -216,9 +216,11 @@ func TestClockJumps(t *testing.T) {
 	}
 }
 
-// TestManyAccounts: beyond the bound a program counts as its tenant, and a tenant as the one without a name. Idle accounts
-// make room.
+// TestManyAccounts: beyond the bound a program counts as its tenant, and a tenant as the one without a name. A tenant that makes up
+// programs leaves room for other tenants, which have their weights. Idle accounts make room.
 func TestManyAccounts(t *testing.T) {
+	rules := rules
+	rules.Weights = map[string]float64{"gold": 3}
 	class := fairness.NewService().NewClass(rules)
 	for i := range 1_000_000 {
 		class.Account("a", fmt.Sprint(i), 0)
@@ -228,6 +230,20 @@ func TestManyAccounts(t *testing.T) {
 	}
 	if class.Account("a", "one more", 0) != class.Account("a", "another one", 0) {
 		t.Error("programs beyond the bound are told apart")
+	}
+	gold := class.Account("gold", "p", 0).Tenant()
+	if gold == class.Account("silver", "p", 0).Tenant() || class.Account("gold", "p", 0) != class.Account("gold", "q", 0) {
+		t.Error("no room is left for tenants, or their programs take it")
+	}
+	class.Once(gold, catalog.Rank{}, fairness.Work{Prefill: 3}, 0)
+	if key := class.Key(gold, 0, 0); math.Abs(key-(1-rules.HeadWait)) > 1e-9 {
+		t.Errorf("gold is served 3 s and has the key %v", key)
+	}
+	for i := range fairness.MaxAccounts {
+		class.Account(fmt.Sprint(i), "", 0)
+	}
+	if n := class.Accounts(); n > fairness.MaxAccounts+3 { // a tenant without a name, and its requests without a program, and those of the last tenant
+		t.Fatalf("%d accounts", n)
 	}
 	if class.Account("b", "p", 0).Tenant() != class.Account("c", "q", 0).Tenant() {
 		t.Error("tenants beyond the bound are told apart")
