@@ -88,11 +88,11 @@ func (a *attempt) chargePair() {
 	if a.payer.Class == nil {
 		return
 	}
-	c := &a.choice
-	if a.pair.result.Prefill != nil {
-		c = &a.pair.prefill.choice
+	c, s := &a.choice, &a.pair.result.Decode
+	if x := a.pair.result.Prefill; x != nil {
+		c, s = &a.pair.prefill.choice, x
 	}
-	a.payer.Class.Once(a.payer.Account, c.chosen.Rank, c.predictedWork(a.prompt.size.Tokens), a.api.scopes.Seconds())
+	a.payer.Class.Once(a.payer.Account, c.chosen.Rank, c.predictedWork(s.EffectivePrefillTokens), a.api.scopes.Seconds())
 }
 
 const (

@@ -2,6 +2,8 @@ package selection_test
 
 import (
 	"fmt"
+	"maps"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -118,4 +120,33 @@ func TestFairEnds(t *testing.T) {
 		t.Error(err)
 	}
 	w.Remove(1)
+}
+
+// TestFairPair: without predictions a pair is charged its uncached tokens, on the rank that computes them.
+func TestFairPair(t *testing.T) {
+	w := servicetest.Start(t, fairBeyond(t, "tenant", 1<<20))
+	w.Put(servicetest.Record(1, 1, role(catalog.RolePrefill)))
+	w.Put(servicetest.Record(3, 1, role(catalog.RoleDecode)))
+	prompt := servicetest.Prompt(1, 24_000)
+	for _, id := range []uint64{1, 3} {
+		e := w.Engine(id, 0)
+		e.Publish(0, e.Stored(prompt[:12_000], servicetest.BlockSize, nil))
+	}
+	w.Settle()
+	for tenant, pair := range map[string]*selection.PairRequest{
+		"cached": askPair("", prompt), "uncached": askPair("", servicetest.Prompt(1<<20, 24_000)),
+		"alone": askPair("", prompt, func(r *selection.PairRequest) { r.Prefill.HasAllowedWorkers = true }),
+	} {
+		pair.FairTenant = tenant
+		if _, err := w.SelectPair(t.Context(), pair); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seconds := map[string]float64{}
+	for _, c := range w.Fairness(&selection.FairnessQuery{Limit: 10}).Consumers {
+		seconds[c.Tenant] = math.Round(c.Seconds)
+	}
+	if want := map[string]float64{"cached": 1, "uncached": 2, "alone": 1}; !maps.Equal(seconds, want) {
+		t.Errorf("charged %v seconds, want %v", seconds, want)
+	}
 }
