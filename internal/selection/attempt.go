@@ -12,6 +12,7 @@ import (
 
 	"github.com/select-service/select-service/internal/selection/admission"
 	"github.com/select-service/select-service/internal/selection/contract"
+	"github.com/select-service/select-service/internal/selection/identity"
 	"github.com/select-service/select-service/internal/selection/scopes"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/pkg/reservations"
@@ -98,12 +99,18 @@ func (a *attempt) run(ctx context.Context) (Selection, error) {
 // Explain returns what Select would choose for a prompt, and why. It has no effect: no policy
 // learns from it, and nothing is booked, kept or counted. If no rank can be chosen, that is
 // part of the answer and no error. Where the caller's own requests have no sessions, it says what one
-// with this session through the gateway or the proxy gets, whose tenant is the salt of the prompt.
+// with this session through the gateway or the proxy gets, whose tenant is the salt of the prompt. There a name that cannot be
+// used is as if it were not sent.
 func (a *API) Explain(ctx context.Context, of *SelectRequest) (*Explanation, error) {
 	req := *of
 	req.ExplainOnly = true
 	if req.SessionMode == HardSessions && a.config.SessionTTL == 0 {
 		req.SessionMode, req.Groups, req.SessionTenant, req.FilterBeforeSession = a.config.FrontSessions, a.config.FrontGroups, req.Prompt.CacheSalt, true
+		if identity.FaultOf(req.Session) != 0 { // they place it as one without the name
+			req.Session, req.Parent = "", ""
+		} else if identity.FaultOf(req.Parent) != 0 {
+			req.Parent = ""
+		}
 	}
 	t := a.newAttempt(&req, false)
 	result, err := t.run(ctx)

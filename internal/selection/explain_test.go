@@ -11,6 +11,7 @@ import (
 
 	"github.com/select-service/select-service/internal/node"
 	"github.com/select-service/select-service/internal/selection"
+	"github.com/select-service/select-service/internal/selection/identity"
 	"github.com/select-service/select-service/internal/selection/overload"
 	"github.com/select-service/select-service/pkg/catalog"
 	"github.com/select-service/select-service/test/helpers/servicetest"
@@ -358,6 +359,50 @@ func TestExplainNames(t *testing.T) {
 				if s.Group != x.Group || s.Kind != selection.GroupsName && s.Name != x.Session {
 					t.Errorf("listed as %q of %q, explained as %q of %q", s.Name, s.Group, x.Session, x.Group)
 				}
+			}
+		})
+	}
+}
+
+// TestExplainUnusable: the gateway and the proxy place a request whose session has a name that cannot be used as one without it, and without
+// the group where it is the parent's, so an explanation of such a request does, too. Where requests of the API have sessions, their rules
+// are the API's: the explanation is refused as the request is.
+func TestExplainUnusable(t *testing.T) {
+	long := strings.Repeat("s", identity.MaxName+1)
+	fronts := family(t, func(c *node.Config) {
+		c.Selection.FrontSessions, c.Selection.FrontGroups = selection.SoftSessions, true
+	})
+	api := family(t, sessions)
+	for name, tt := range map[string]struct {
+		session, parent string
+		want            [2]string // session and group, of a front
+		refused         bool      // by the API
+	}{
+		"usable":                      {"s", "p", [2]string{"s", "p"}, false},
+		"too long":                    {long, "p", [2]string{}, true},
+		"a control character":         {"a\tb", "p", [2]string{}, false},
+		"reserved":                    {"\x01sg:x", "p", [2]string{}, true},
+		"a parent, too long":          {"s", long, [2]string{"s"}, false},
+		"a parent, control character": {"s", "a\tb", [2]string{"s"}, false},
+		"a parent, reserved":          {"s", "\x02y", [2]string{"s"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ask := func() *selection.SelectRequest {
+				r := servicetest.Ask(child(1, 1))
+				r.Session, r.Parent = tt.session, tt.parent
+				return r
+			}
+			x, err := fronts.Explain(t.Context(), ask())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if x.Session != tt.want[0] || x.Group != tt.want[1] {
+				t.Errorf("session %q of %q, want %q", x.Session, x.Group, tt.want)
+			}
+			_, selected := api.Select(t.Context(), ask(), false)
+			_, explained := api.Explain(t.Context(), ask())
+			if (selected != nil) != tt.refused || fmt.Sprint(selected) != fmt.Sprint(explained) {
+				t.Errorf("selected: %v; explained: %v", selected, explained)
 			}
 		})
 	}
