@@ -56,7 +56,9 @@ var clients = []client{
 	// The first is also the generic name. To providers of its own OpenCode sends the second one alone (CLIProxyAPI, #5694).
 	{"opencode", []string{"x-session-id", "x-opencode-session"}, []string{"x-parent-session-id"}},
 	{"smg", []string{"x-smg-routing-key"}, nil},
-	{"generic", []string{"x-session-affinity"}, nil},
+	// With a parent it is a sub task of OpenCode before 1.17, which had no other name for its session (opencode, pull requests 20744
+	// and 31511).
+	{"generic", []string{"x-session-affinity"}, []string{"x-parent-session-id"}},
 }
 
 // final marks the last request of a session, whosever headers name that (Dynamo).

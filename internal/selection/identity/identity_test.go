@@ -82,6 +82,12 @@ func TestClients(t *testing.T) {
 		"opencode":           {[]string{"x-session-id", "s", "x-parent-session-id", "p"}, session{ID: "s", Parent: "p", Client: "opencode"}},
 		"smg":                {[]string{"x-smg-routing-key", "k"}, session{ID: "k", Client: "smg"}},
 		"affinity":           {[]string{"x-session-affinity", "k"}, session{ID: "k", Client: "generic"}},
+		"affinity of a child": {
+			[]string{"x-session-affinity", "k", "x-parent-session-id", "p"}, session{ID: "k", Parent: "p", Client: "generic"},
+		},
+		"affinity beside another client's name": {
+			[]string{"x-session-affinity", "k", "x-parent-session-id", "p", "x-smg-routing-key", "r"}, session{ID: "r", Client: "smg"},
+		},
 		"clients do not mix": {[]string{"x-session-id", "s", "x-dynamo-parent-session-id", "p", "x-codex-parent-thread-id", "u"}, session{ID: "s", Client: "opencode"}},
 
 		"several values":      {[]string{"x-session-id", "", "x-session-id", " ", "x-session-id", "s", "x-session-id", "t"}, session{ID: "s", Client: "opencode"}},
