@@ -73,6 +73,9 @@ var scenarios = []struct {
 	{"the rank that prefills", false, prefillRank, false},
 	{"a peer with the cache", false, peerWithCache, false},
 	{"a replica of Dynamo", false, dynamoReplica, false},
+
+	// Whose requests they are.
+	{"agents", true, agentsClients, true},
 }
 
 func TestScenarios(t *testing.T) { playAll(t, false) }
