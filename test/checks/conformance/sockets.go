@@ -121,8 +121,23 @@ func (p *player) subscribe(s *Subscribe) []string {
 	l := zmqtest.Listen(p.tb, p.fill(s.Endpoint), s.Topic)
 	p.tb.Cleanup(func() { _ = l.Close() })
 	p.listeners[s.Name] = l
-	time.Sleep(milliseconds(s.SettleMS, settle))
+	p.settle(milliseconds(s.SettleMS, settle))
 	return nil
+}
+
+// settle waits until the server has had this time for what came before. A moment in which the server does not answer, because the
+// machine or it stands still, counts little.
+func (p *player) settle(wait time.Duration) {
+	const step = 50 * time.Millisecond
+	for had := time.Duration(0); had < wait; {
+		began := time.Now()
+		time.Sleep(step)
+		if _, err := p.client.do(message{method: "GET", path: "/health"}, patience); err == nil && time.Since(began) < 2*step {
+			had += step
+		} else {
+			had += step / 10
+		}
+	}
 }
 
 func (p *player) receive(raw json.RawMessage) []string {
