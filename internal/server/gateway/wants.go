@@ -65,7 +65,7 @@ func (w *wants) read(r *request) (err error) {
 // milliseconds returns the decimal number in a header; 0, which is none, for another text.
 func milliseconds(text string) float64 {
 	ms, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
-	if err != nil || strings.ContainsAny(text, "xX") { // hexadecimal
+	if err != nil || strings.ContainsAny(text, "xX_") { // as in programs
 		return 0
 	}
 	return ms

@@ -41,6 +41,7 @@ func TestTargetHeaders(t *testing.T) {
 		{"x-slo-ttft-ms", "500ms"},
 		{"x-slo-ttft-ms", "0x1F4p0"},
 		{"x-select-deadline-ms", "0X1p9"},
+		{"x-llm-d-slo-ttft-ms", "1_000"},
 		{"x-select-deadline-ms", "3155760000000"},
 		{"x-select-deadline-ms", "tomorrow"},
 		{"x-select-on-miss", "drop"},
