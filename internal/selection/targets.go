@@ -108,7 +108,7 @@ func (c *choice) predictable() string {
 	}
 	switch m := p.Learner.Model(); {
 	case m.Fallback:
-		return "a guard rail of the scope is engaged"
+		return "the guard rail " + m.FallbackRail.String() + " is engaged"
 	case !m.Mature || m.Calibration.Samples < ttft.CalibratedSamples:
 		return "too few first tokens were observed"
 	}

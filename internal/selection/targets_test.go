@@ -185,7 +185,7 @@ func TestTargetsWithoutPredictions(t *testing.T) {
 		w := trained(t, 2)
 		runLate(w, t, 300)
 		time.Sleep(2 * time.Second)
-		never(t, w, "a guard rail of the scope is engaged")
+		never(t, w, "the guard rail late_scope is engaged")
 	})
 }
 

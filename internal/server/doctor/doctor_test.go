@@ -293,7 +293,7 @@ func TestFindings(t *testing.T) {
 					}
 				}
 			},
-			want: `policy: Dynamo's cost decides for model "m" instead of policy predicted-ttft, as the first tokens of most of its requests are told late, or never.`,
+			want: `policy: Dynamo's cost decides for model "m" instead of policy predicted-ttft, and targets refuse nothing, as the first tokens of most of its requests are told late, or never.`,
 		},
 		// Four of five requests take a tenth of a second and one takes 5 s, whatever their prompts: nothing predicts that.
 		"predictions are off": {

@@ -182,7 +182,7 @@ func (ex *examination) policies() {
 			default:
 				continue
 			}
-			f.Sentence = fmt.Sprintf("Dynamo's cost decides for model %q instead of policy %s, as %s.", catalog.Clip(sc.Model), p.Name, why)
+			f.Sentence = fmt.Sprintf("Dynamo's cost decides for model %q instead of policy %s, and targets refuse nothing, as %s.", catalog.Clip(sc.Model), p.Name, why)
 			ex.find(f)
 		}
 	}

@@ -41,8 +41,9 @@ type Learner struct {
 // Model is what a decision reads of a scope. It is immutable.
 type Model struct {
 	Parameters
-	// Fallback: Dynamo's cost decides, see LateScope and Untracked.
-	Fallback bool
+	// Fallback: Dynamo's cost decides, because of FallbackRail, which is LateScope or Untracked.
+	Fallback     bool
+	FallbackRail Rail
 	// Calibration is that of all ranks together.
 	Calibration Calibration
 	// PerOutput is the time per output token of all ranks together, in seconds, 0 if too little is known: see
@@ -524,7 +525,10 @@ func (l *Learner) set(rail Rail, engaged bool) {
 	l.rails[rail].Engaged = engaged
 	l.changed(Change{Rail: rail, Engaged: engaged})
 	m := *l.model.Load()
-	m.Fallback = l.rails[LateScope].Engaged || l.rails[Untracked].Engaged
+	m.Fallback, m.FallbackRail = l.rails[LateScope].Engaged || l.rails[Untracked].Engaged, LateScope
+	if l.rails[Untracked].Engaged {
+		m.FallbackRail = Untracked
+	}
 	l.model.Store(&m)
 }
 

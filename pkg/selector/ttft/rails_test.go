@@ -245,7 +245,7 @@ func TestUntrackedAndStalled(t *testing.T) {
 	c.expect(t, "tracked")
 	c.l.Track(false)
 	c.expect(t, "untracked", "untracked 0")
-	if !c.l.Model().Fallback {
+	if m := c.l.Model(); !m.Fallback || m.FallbackRail != Untracked {
 		t.Error("no fallback without tracking")
 	}
 	c.l.Track(true)

@@ -84,6 +84,22 @@ func TestWorker(t *testing.T) {
 	}
 }
 
+// TestTarget: a decision of a request with a target says what that has done to it.
+func TestTarget(t *testing.T) {
+	service, _ := start(t)
+	p := open(t, newStub(t, service, 1), "#/decisions", 1440, 900, false)
+	for i, says := range []string{
+		"no effect on the choice: the guard rail late_scope is engaged",
+		"within 500 ms, and predicted after 120 ms, times a margin of 1.25: 3 ranks hold that",
+		"no rank holds that. The request would be refused", "no rank holds that. The request was placed as a probe", "within 0 ms, and predicted after 610 ms",
+	} {
+		p.await(fmt.Sprintf(`document.querySelectorAll("tbody .row a")[%d]`, i))
+		p.is(fmt.Sprintf(`document.querySelectorAll("tbody .row a")[%d].click()`, i))
+		p.await(fmt.Sprintf(`document.body.innerText.includes(%q)`, says))
+		p.is(`history.back()`)
+	}
+}
+
 // TestSession: a decision of a session that has left its home says which session, who has started it, where it was and why it
 // has moved, and the list finds it by its name.
 func TestSession(t *testing.T) {

@@ -139,6 +139,15 @@ func (s *stub) fleet(r *http.Request) any {
 	}
 }
 
+// targets are what targets have done to choices, in turn.
+var targets = []object{
+	{"predictable": false, "why_not": "the guard rail late_scope is engaged"},
+	{"predictable": true, "holding": 3, "predicted_ttft_seconds": 0.12, "within_seconds": 0.5, "margin": 1.25},
+	{"predictable": true, "holding": 0, "predicted_ttft_seconds": 0.61, "within_seconds": 0.5, "margin": 1.25, "would_refuse": true},
+	{"predictable": true, "holding": 0, "predicted_ttft_seconds": 0.61, "within_seconds": 0.5, "margin": 1.25, "probe": true},
+	{"predictable": true, "holding": 0, "predicted_ttft_seconds": 0.61, "within_seconds": -0.1, "margin": 1.25},
+}
+
 func (s *stub) explanation(n int) object {
 	candidates := []object{}
 	for i := range 16 {
@@ -164,6 +173,7 @@ func (s *stub) explanation(n int) object {
 		"model_name": "llama-3.3-70b", "routing_group": "default", "policy": "default", "isl_tokens": 7400, "block_size": 64, "temperature": 0,
 		"chosen": object{"worker_id": best["worker_id"], "dp_rank": best["dp_rank"]}, "candidates": candidates,
 		"session": "claude-7c1d2f0e-subagent-of-a-session-with-a-long-name", "group": "claude-7c1d2f0e", "home": object{"worker_id": 3, "dp_rank": 1}, "moved_because": "overloaded",
+		"target":   targets[n%len(targets)],
 		"excluded": []object{{"worker_id": 4, "dp_rank": 1, "reason": "draining"}, {"worker_id": 9, "dp_rank": 0, "reason": "stalled"}, {"worker_id": 9, "dp_rank": 1, "reason": "stalled"}},
 		"shadows": []object{
 			{"policy": "predicted-ttft", "worker_id": best["worker_id"], "dp_rank": best["dp_rank"], "same": true, "cost_foregone": 0, "ttft_foregone_seconds": 0},

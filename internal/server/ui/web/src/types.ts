@@ -92,6 +92,17 @@ export interface Candidate extends Rank {
   source: string;
 }
 
+export interface Target {
+  predictable: boolean;
+  why_not?: string;
+  holding?: number;
+  predicted_ttft_seconds?: number;
+  within_seconds?: number;
+  margin?: number;
+  probe?: boolean;
+  would_refuse?: boolean;
+}
+
 export interface Explanation {
   model_name: string;
   routing_group: string;
@@ -109,6 +120,8 @@ export interface Explanation {
   group?: string;
   home?: Rank;
   moved_because?: string;
+  /** What the time by which the request wants its first token has done to the choice. */
+  target?: Target;
   candidates: Candidate[];
   excluded: (Rank & { reason: string })[];
   shadows: (Rank & { policy: string; same: boolean; cost_foregone: number; ttft_foregone_seconds: number })[];

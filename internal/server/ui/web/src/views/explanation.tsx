@@ -119,6 +119,21 @@ function Session(props: { x: Explanation; past: boolean }) {
   );
 }
 
+/** What came of the time by which the request wants its first token. */
+function Wanted(props: { x: Explanation }) {
+  const t = props.x.target;
+  if (!t) return null;
+  if (!t.predictable) return <p class="note">The target of the request has no effect on the choice: {t.why_not}.</p>;
+  const { predicted_ttft_seconds: first = 0, within_seconds: within = 0, margin = 1, holding = 0 } = t;
+  return (
+    <p class="note">
+      The first token is wanted within {seconds(Math.max(within, 0))}, and predicted after {seconds(first)}, times a margin of {decimal(margin)}:{" "}
+      {holding > 0 ? <>{plural(holding, "rank")} {holding === 1 ? "holds" : "hold"} that, and the cheapest of these counts.</>
+        : <>no rank holds that. {t.would_refuse ? "The request would be refused." : t.probe ? "The request was placed as a probe." : "Where the first token comes soonest counts."}</>}
+    </p>
+  );
+}
+
 /** Why a rank was chosen, or would be. */
 export function ExplanationPanel(props: { x: Explanation; past: boolean }) {
   const { x } = props;
@@ -141,6 +156,7 @@ export function ExplanationPanel(props: { x: Explanation; past: boolean }) {
         {x.routing_group !== "default" && <> / {x.routing_group}</>}, policy <b>{x.policy}</b>{x.policy_type && x.policy_type !== x.policy ? ` (${x.policy_type})` : ""}{decidedBy[x.decided_by] ?? ""}.
       </p>
       <Session x={x} past={props.past} />
+      <Wanted x={x} />
       {sorted.length > 0 && (
         <section aria-labelledby="candidates">
           <div class="heading"><h2 id="candidates">{plural(sorted.length, "candidate")}</h2>
