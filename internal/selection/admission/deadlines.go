@@ -48,19 +48,30 @@ func (a alarm) before(o alarm) bool { return a.alarm < o.alarm }
 func (a alarm) moved(place int)     { a.alarmPlace = place }
 
 // Expire gives new places to the waiters that cannot be in time any more, and to those that were overtaken for long enough. It
-// calls refuse for each of the former, before its turn and once: if that returns true, the waiter has ended and leaves the queue.
-// refuse must not change the queue. Expire is to be called before Next, after Add, and when NextAlarm has come.
+// calls refuse for each of the former, before its turn and once: if that returns true or panics, the waiter has ended and leaves the
+// queue. refuse must not change the queue. Expire is to be called before Next, after Add, and when NextAlarm has come.
 func (q *Queue) Expire(now float64, refuse func(*Waiter) bool) {
 	for len(q.alarms) > 0 && q.alarms[0].alarm <= now {
 		w := q.alarms[0].Waiter
-		if w.becomesLate(now) && refuse(w) {
-			q.Remove(w)
+		if w.becomesLate(now) && q.refused(w, refuse) {
 			continue
 		}
 		w.age(now)
 		q.alarms.fix(w.alarmPlace)
 		q.backlogs[w.class.index].fix(w)
 	}
+}
+
+// refused reports whether a waiter has ended by refuse, and takes it out if so.
+func (q *Queue) refused(w *Waiter, refuse func(*Waiter) bool) (ended bool) {
+	ended = true // if refuse panics, which it would do again
+	defer func() {
+		if ended {
+			q.Remove(w)
+		}
+	}()
+	ended = refuse(w)
+	return ended
 }
 
 // NextAlarm returns when Expire has something to do, +Inf for never.

@@ -64,13 +64,14 @@ func (b *busy) dispatch() {
 func (b *busy) expire() {
 	b.queue.Expire(b.now(), func(w *admission.Waiter) bool {
 		late := w.Value.(*Queued)
-		err := late.request.TooLate(b.queue.Payer(w, b.now()))
-		if err == nil {
-			return false
-		}
-		late.err = err
-		close(late.done)
-		return true
+		late.err = errPanicked // stays if TooLate panics
+		defer func() {
+			if late.err != nil {
+				close(late.done)
+			}
+		}()
+		late.err = late.request.TooLate(b.queue.Payer(w, b.now()))
+		return late.err != nil
 	})
 	b.schedule()
 }

@@ -17,7 +17,7 @@ type server struct {
 	ran    []string
 }
 
-// request is one of a server. panics makes Run panic.
+// request is one of a server. panics makes Run and TooLate panic.
 type request struct {
 	*server
 	name       string
@@ -33,11 +33,17 @@ type request struct {
 func (r *request) Waiter() admission.Waiter {
 	return admission.Waiter{Tokens: 10, Due: r.due, Latest: r.due}
 }
-func (r *request) TooLate(admission.Payer) error     { return r.lateErr }
 func (r *request) Workers() int                      { return 1 }
 func (r *request) CanRun(*admission.Class) bool      { return r.places > 0 }
 func (r *request) CanRunNow(*admission.Class) bool   { return r.places > 0 || r.refreshErr != nil }
 func (r *request) BeforeWait(*admission.Class) error { return r.waitErr }
+
+func (r *request) TooLate(admission.Payer) error {
+	if r.panics {
+		panic("in TooLate")
+	}
+	return r.lateErr
+}
 
 func (r *request) Refresh(time.Duration) error {
 	r.refreshed++
@@ -179,6 +185,36 @@ func TestPanic(t *testing.T) {
 	if open, err := outcome(good); err != nil || open {
 		t.Errorf("good: %v, open %t", err, open)
 	}
+}
+
+// TestPanicWhenLate: the same for a request that panics when it becomes late.
+func TestPanicWhenLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		q := waitqueue.New(waitqueue.Config{Started: time.Now()}, admission.Config{Threshold: new(float64)}.ForModel("m"))
+		good, err := q.Enter(&request{server: s, name: "good"}, new(time.Time))
+		if err != nil {
+			t.Fatal(err)
+		}
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("the panic was swallowed")
+				}
+			}()
+			time.Sleep(2 * time.Second)
+			_, _ = q.Enter(&request{server: s, due: 1, panics: true}, new(time.Time))
+		}()
+		if n, _ := q.Pending(); n != 1 {
+			t.Errorf("%d requests wait, want 1", n)
+		}
+		s.places = 1
+		q.Dispatch()
+		if open, err := outcome(good); err != nil || open {
+			t.Errorf("good: %v, open %t", err, open)
+		}
+		q.Close(errors.New("closed"))
+	})
 }
 
 // TestClose: requests that wait and those that enter later get the reason.
