@@ -221,6 +221,30 @@ func peerWithCache(t *testing.T) {
 	}
 }
 
+// peerForPair: of a pair the one that prefills is told by its peer's header who has the prompt's blocks, and the body, which both engines
+// read, has no hint. What a client says of either reaches none.
+func peerForPair(t *testing.T) {
+	const header, evil = "X-Kv-Cache-Source-Host-Port", "192.0.2.1:8000"
+	roles := []string{"", "prefill", "prefill", "decode"}
+	b := lay(t, setup{engines: 3, worker: func(worker int, record object) {
+		record["role"], record["kv_peer_endpoint"] = roles[worker], fmt.Sprintf("10.0.0.%d:8000", worker)
+		record["kv_hints_in_body"], record["router_hint_worker_type"] = true, "any"
+		record["router_hint_source_control_endpoints"] = object{"0": "tcp://10.0.0.1:9"}
+	}})
+	shared := words(84, 400)
+	b.warm(b.engines[0], chats, chat(shared))
+	b.picker.Must(t, http.StatusCreated, http.MethodPost, "/reservations", object{
+		"model_name": model, "reservation_id": "load", "worker_id": 1, "token_ids": make([]uint32, 20_000),
+	}, nil)
+	b.post(http.StatusOK, chats, chat(shared, object{"kv_hints": object{"message_id": "evil"}}), header, evil, "X-Llm-D-Kv-Cache-Source-Host-Port", evil,
+		"X-Prefiller-Host-Port", evil)
+	at, got := only(t, b.engines)
+	if at != b.engines[2] || got.header.Get("X-Prefiller-Host-Port") != b.engines[1].address || !slices.Equal(got.header[header], []string{"10.0.0.1:8000"}) ||
+		got.field("kv_hints") != nil || got.header["X-Llm-D-Kv-Cache-Source-Host-Port"] != nil {
+		t.Errorf("%s got %v and %v", at.name, got.header, got.field("kv_hints"))
+	}
+}
+
 // prefillRank: a sidecar that obeys is told the rank with the prompt's blocks, which is booked, beside
 // the decode's; one that does not forwards a rank to both engines, so that it is told none, and
 // what any rank of the prefill worker has to compute at most is booked on its least loaded one.

@@ -72,6 +72,7 @@ var scenarios = []struct {
 	{"prefill and decode", false, prefillAndDecode, false},
 	{"the rank that prefills", false, prefillRank, false},
 	{"a peer with the cache", false, peerWithCache, false},
+	{"a peer with the cache, for a pair", false, peerForPair, false},
 	{"a replica of Dynamo", false, dynamoReplica, false},
 
 	// Whose requests they are.
