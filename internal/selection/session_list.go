@@ -36,6 +36,16 @@ const (
 	GroupsName  NameKind = "group"  // a hash of the name of the session that has started those of the group
 )
 
+// Binding says how firmly a session's requests go home.
+type Binding string
+
+// The bindings.
+const (
+	HardBinding Binding = "hard" // whatever that costs
+	SoftBinding Binding = "soft" // as long as that pays
+	NoBinding   Binding = "none" // where the caches and loads want them: home is where the last one went
+)
+
 // ListedSession is a session, or a group of sessions, with its home.
 type ListedSession struct {
 	Scope    catalog.Scope
@@ -45,7 +55,7 @@ type ListedSession struct {
 	Group    string // name of the session that has started those that are kept together: this one and others, or those of this group; "": none
 	Home     catalog.Rank
 	Endpoint string // of the home's worker; "": it is not registered
-	Hard     bool   // it is bound to its home; else it may move
+	Bound    Binding
 	Class    string // how it pauses: chat, agent or sub-agent
 	// Turns are its requests that this replica has placed, Running those of them that have not ended, and Tokens the
 	// length of all their prompts.
@@ -92,7 +102,7 @@ func (a *API) ListSessions(q *SessionQuery) SessionList {
 
 func (a *API) listed(s *affinity.Session, now time.Time) ListedSession {
 	l := ListedSession{
-		Scope: s.Scope, Home: s.Rank, Hard: s.Bound, Class: s.Class.String(), Turns: s.Turns, Running: s.Running, Tokens: s.Tokens,
+		Scope: s.Scope, Home: s.Rank, Bound: SoftBinding, Class: s.Class.String(), Turns: s.Turns, Running: s.Running, Tokens: s.Tokens,
 		Seen: s.Seen, Elsewhere: s.Elsewhere, Chance: 1,
 	}
 	l.Name, l.Kind = nameOf(s.Session)
@@ -103,6 +113,12 @@ func (a *API) listed(s *affinity.Session, now time.Time) ListedSession {
 		if _, _, kept := a.sessions.Home(groupKey(affinity.Key{Scope: s.Scope, Session: s.Parent})); kept {
 			l.Group = l.Parent
 		}
+	}
+	switch {
+	case s.Bound:
+		l.Bound = HardBinding
+	case a.config.FrontSessions == LooseSessions && l.Group == "": // see findHome
+		l.Bound = NoBinding
 	}
 	if snap := a.catalog.Snapshot(s.Scope); snap != nil {
 		l.Endpoint = endpointOf(snap, s.Rank)

@@ -56,10 +56,10 @@ func TestSessionList(t *testing.T) {
 			t.Errorf("kinds: %v", kinds)
 		}
 		hard, soft := list.Sessions[0], list.Sessions[1]
-		if hard.Name != "hard" || !hard.Hard || hard.Turns != 2 || hard.Tokens != 2*6400 || hard.Class != "chat" {
+		if hard.Name != "hard" || hard.Bound != selection.HardBinding || hard.Turns != 2 || hard.Tokens != 2*6400 || hard.Class != "chat" {
 			t.Errorf("%+v", hard)
 		}
-		if soft.Name != "child" || soft.Hard || soft.Parent != "root" || soft.Home != sel.Rank || soft.Turns != 1 || soft.Class != "sub-agent" {
+		if soft.Name != "child" || soft.Bound != selection.SoftBinding || soft.Parent != "root" || soft.Home != sel.Rank || soft.Turns != 1 || soft.Class != "sub-agent" {
 			t.Errorf("%+v", soft)
 		}
 		// Half of the sub-agents come back at all, and of those a fifth after 2 s (log-normal 0.69/1.13: the median is 2 s).
@@ -133,6 +133,47 @@ func TestListedGroups(t *testing.T) {
 	}
 	if !maps.Equal(rows, want) {
 		t.Errorf("%+v, want %+v", rows, want)
+	}
+}
+
+// TestListedBindings: where the gateway and the proxy place sessions by caches and loads alone, none of theirs is listed as bound, but for those
+// of groups, which are kept together. An explanation says the same: it has a home for those that are bound.
+func TestListedBindings(t *testing.T) {
+	for _, mode := range []selection.SessionMode{selection.SoftSessions, selection.LooseSessions} {
+		w := family(t, func(c *node.Config) { c.Selection.FrontSessions, c.Selection.FrontGroups = mode, true })
+		for i, name := range []string{"alone", "a", "b"} {
+			parent := map[string]string{"a": "root", "b": "root"}[name]
+			if _, err := reserve(w, strconv.Itoa(i), child(1, 1), soft(name, parent), func(r *selection.SelectRequest) { r.SessionMode = mode }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		alone := selection.SoftBinding
+		if mode == selection.LooseSessions {
+			alone = selection.NoBinding
+		}
+		list := w.ListSessions(&selection.SessionQuery{Limit: 10})
+		if len(list.Sessions) != 4 {
+			t.Errorf("mode %d: %+v", mode, list)
+		}
+		for _, s := range list.Sessions {
+			want := selection.SoftBinding
+			if s.Name == "alone" {
+				want = alone
+			}
+			if s.Bound != want {
+				t.Errorf("mode %d: session %s is bound as %q, want %q", mode, s.Name, s.Bound, want)
+			}
+			if s.Kind == selection.GroupsName {
+				continue
+			}
+			r := servicetest.Ask(child(1, 1))
+			r.Session, r.Parent = s.Name, s.Parent
+			if x, err := w.Explain(t.Context(), r); err != nil {
+				t.Error(err)
+			} else if (x.Home != nil) != (s.Bound != selection.NoBinding) {
+				t.Errorf("mode %d: session %s, bound as %q, has the home %v", mode, s.Name, s.Bound, x.Home)
+			}
+		}
 	}
 }
 

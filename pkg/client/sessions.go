@@ -20,7 +20,7 @@ type Session struct {
 	Group    string `json:"group"`
 	Home     Rank   `json:"home"`
 	Endpoint string `json:"endpoint"` // of the home's worker; empty: that is not registered
-	Bound    string `json:"bound"`    // hard or soft
+	Bound    string `json:"bound"`    // hard; soft: it may move; or none: its home is where its last request went
 	Class    string `json:"class"`    // how it pauses between turns: chat, agent or sub-agent
 	// Turns are its requests that the replica has placed, Running those that have not ended, Tokens the length of all their prompts.
 	Turns     uint32    `json:"turns"`

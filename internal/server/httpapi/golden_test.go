@@ -122,10 +122,10 @@ func TestAnswers(t *testing.T) {
 		{"sessions", fake{sessions: selection.SessionList{
 			Sessions: []selection.ListedSession{
 				{
-					Scope: scope, Name: "child", Kind: selection.ClientsName, Parent: "root", Group: "root", Home: rank, Endpoint: "http://a", Class: "sub-agent",
+					Scope: scope, Name: "child", Kind: selection.ClientsName, Parent: "root", Group: "root", Home: rank, Endpoint: "http://a", Bound: selection.SoftBinding, Class: "sub-agent",
 					Turns: 3, Tokens: 9000, Seen: time.Unix(1_700_000_000, 0), Elsewhere: true, Chance: 0.5, Expected: time.Unix(1_700_000_010, 0),
 				},
-				{Scope: defaultScope, Name: strings.Repeat("n", 300), Kind: selection.TenantsName, Hard: true, Class: "chat", Turns: 1, Running: 1, Seen: time.Unix(1_700_000_000, 0), Chance: 1},
+				{Scope: defaultScope, Name: strings.Repeat("n", 300), Kind: selection.TenantsName, Bound: selection.HardBinding, Class: "chat", Turns: 1, Running: 1, Seen: time.Unix(1_700_000_000, 0), Chance: 1},
 			}, Total: 7, Next: &selection.SessionCursor{Seen: 255, Serial: 16},
 		}}, "GET", "/sessions", "", 200},
 		{"fairness", fake{fair: selection.FairnessList{

@@ -88,11 +88,7 @@ func (d dialect) appendSession(out []byte, s selection.ListedSession) []byte {
 	if s.Endpoint != "" {
 		out = appendStringField(out, "endpoint", s.Endpoint)
 	}
-	bound := "soft"
-	if s.Hard {
-		bound = "hard"
-	}
-	out = appendStringField(out, "bound", bound)
+	out = appendStringField(out, "bound", string(s.Bound))
 	out = appendStringField(out, "class", s.Class)
 	out = appendUintField(out, "turns", uint64(s.Turns))
 	out = appendUintField(out, "running", uint64(s.Running))
