@@ -108,7 +108,7 @@ function Observed(props: { list: Decision[] }) {
     <section class="card" aria-labelledby="observed">
       <h2 id="observed">Time to first token: predicted and observed</h2>
       {points.length ? <><p class="note">{text}; on the dashed line they agree.</p><Scatter points={points} format={seconds} text={text} xName="predicted" yName="observed" /></>
-        : <p class="note">No first token has been reported yet (<code>prefill_complete</code>).</p>}
+        : <p class="note">No first token of these is known. Streamed answers through the proxy or a gateway show it, other callers report it (<code>prefill_complete</code>).</p>}
     </section>
   );
 }
