@@ -156,10 +156,20 @@ func (r *agentRequest) write(ctx context.Context, url string) (a answered, body 
 // agentsClients: the requests of agents' clients, and such as nobody should send, come to the engine with the headers and the body that
 // they had, and without what only the service may say. Through Envoy they are of the same sessions and groups as through the proxy.
 func agentsClients(t *testing.T) {
-	const soft, mode = "--gateway-session-affinity", "soft"
-	b := lay(t, setup{service: []string{soft, mode}})
+	for mode, options := range map[string][]string{"off": nil, "soft": nil, "hard": {"--session-affinity-ttl-secs", "3600"}} {
+		t.Run(mode, func(t *testing.T) {
+			if testing.Short() && mode != "soft" {
+				t.Skip("not one of the short ones")
+			}
+			playAgents(t, mode, append(options, "--gateway-session-affinity", mode))
+		})
+	}
+}
+
+func playAgents(t *testing.T, mode string, options []string) {
+	b := lay(t, setup{service: options})
 	proxy := e2e.FreePort(t)
-	other := e2e.Serve(t, nil, "--gateway-port", strconv.Itoa(e2e.FreePort(t)), "--proxy-port", strconv.Itoa(proxy), soft, mode)
+	other := e2e.Serve(t, nil, append(options, "--gateway-port", strconv.Itoa(e2e.FreePort(t)), "--proxy-port", strconv.Itoa(proxy))...)
 	b.register(other)
 	fronts := []struct {
 		name, url string
@@ -190,6 +200,7 @@ func agentsClients(t *testing.T) {
 			switch {
 			case r.ended:
 				delete(want, r.session)
+			case mode == "hard" && r.parent != "": // the group is bound in its place
 			case r.session != "":
 				want[r.session] = r.parent
 			}

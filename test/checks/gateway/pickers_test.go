@@ -13,48 +13,57 @@ import (
 	"github.com/select-service/select-service/test/checks/e2e"
 )
 
-// twoReplicas: what one picker books the other counts, and when the first dies its
-// leases end there. The second has an Envoy of its own.
-func twoReplicas(t *testing.T) {
+// layReplicas starts two pickers that follow each other. The second has an Envoy of its own.
+func layReplicas(t *testing.T) (first, second *bed) {
+	t.Helper()
 	sync := [2]string{strconv.Itoa(e2e.FreePort(t)), strconv.Itoa(e2e.FreePort(t))}
 	flags := func(own int) []string {
 		return []string{"--replica-sync-port", sync[own], "--replica-sync-peers", "tcp://127.0.0.1:" + sync[1-own], "--gateway-lease", "3s"}
 	}
-	b := lay(t, setup{service: flags(0)})
+	first = lay(t, setup{service: flags(0)})
 	gateway := e2e.FreePort(t)
-	second := e2e.Serve(t, nil, append([]string{"--gateway-port", strconv.Itoa(gateway), "--gateway-drain-delay", "10ms"}, flags(1)...)...)
-	b.register(second)
-	other := *b
-	other.picker, other.envoy = second, startEnvoy(t, gateway, b.engines)
-	for _, s := range []*e2e.Service{b.picker, second} {
+	second = new(*first)
+	second.picker = e2e.Serve(t, nil, append([]string{"--gateway-port", strconv.Itoa(gateway), "--gateway-drain-delay", "10ms"}, flags(1)...)...)
+	first.register(second.picker)
+	second.envoy = startEnvoy(t, gateway, first.engines)
+	for _, at := range []*bed{first, second} {
 		e2e.Eventually(t, "the replicas follow each other", func() error {
-			if n, err := s.Sum(t.Context(), `select_service_replica_peers{state="connected"}`); err != nil || n != 1 {
+			if n, err := at.picker.Sum(t.Context(), `select_service_replica_peers{state="connected"}`); err != nil || n != 1 {
 				return fmt.Errorf("%v, %w", n, err)
 			}
 			return nil
 		})
 	}
+	return first, second
+}
+
+// booked waits until so many requests are booked.
+func (b *bed) booked(want int) {
+	b.t.Helper()
+	e2e.Eventually(b.t, fmt.Sprint(want, " requests are booked"), func() error {
+		all, err := b.loads(b.picker)
+		n := 0
+		for _, l := range all {
+			n += int(l.Requests)
+		}
+		if err != nil || n != want {
+			return fmt.Errorf("%d, %w", n, err)
+		}
+		return nil
+	})
+}
+
+// twoReplicas: what one picker books the other counts, and when the first dies its
+// leases end there.
+func twoReplicas(t *testing.T) {
+	b, other := layReplicas(t)
 	for _, e := range b.engines {
 		e.speed(t, still)
 	}
-	total := func(s *e2e.Service, want int) {
-		t.Helper()
-		e2e.Eventually(t, fmt.Sprint(want, " requests are booked"), func() error {
-			all, err := b.loads(s)
-			n := 0
-			for _, l := range all {
-				n += int(l.Requests)
-			}
-			if err != nil || n != want {
-				return fmt.Errorf("%d, %w", n, err)
-			}
-			return nil
-		})
-	}
 	cut := b.begin(chats, chat(words(50, 100), streamed))
-	total(second, 1)
+	other.booked(1)
 	kept := other.begin(chats, chat(words(51, 100), streamed))
-	total(b.picker, 2)
+	b.booked(2)
 	if cut.engine() == kept.engine() {
 		t.Errorf("both went to %s, though the second picker knew of the first request", cut.engine())
 	}
@@ -62,12 +71,30 @@ func twoReplicas(t *testing.T) {
 	if _, err := cut.rest(); err == nil {
 		t.Error("the request of the picker that died came to an end")
 	}
-	total(second, 1) // the lease of the other's has ended
+	other.booked(1) // the lease of the other's has ended
 	for _, e := range b.engines {
 		e.speed(t, hasty)
 	}
 	kept.end(t)
 	other.idle()
+}
+
+// placeElsewhere: what one picker has reserved a request that comes to the other one takes, and nobody takes it again.
+func placeElsewhere(t *testing.T) {
+	b, other := layReplicas(t)
+	reserved := b.post(http.StatusNoContent, chats, chat(words(49, 100)), "Prefer", "reserve-endpoint")
+	id := reserved.header.Get("X-Select-Reservation-Id")
+	other.booked(1)
+	other.post(http.StatusOK, chats, chat(words(49, 100)), "X-Select-Reservation-Id", id)
+	if at, _ := only(t, b.engines); at.address != reserved.header.Get("X-Llm-D-Reserved-Host-Port") {
+		t.Errorf("%s has answered, reserved was %v", at.name, reserved.header)
+	}
+	for _, at := range []*bed{b, other} {
+		at.idle()
+		if code, _ := refusal(t, at.post(http.StatusServiceUnavailable, chats, chat(words(49, 100)), "X-Select-Reservation-Id", id)); code != "reservation_gone" {
+			t.Errorf("the place that was taken: %s", code)
+		}
+	}
 }
 
 // noPicker: without a picker requests fail, or go to the engines in turn, as Envoy is

@@ -66,6 +66,7 @@ var scenarios = []struct {
 
 	// More than one picker, or none.
 	{"two replicas", false, twoReplicas, false},
+	{"a place that the other replica has reserved", false, placeElsewhere, true},
 	{"no picker", false, noPicker, true},
 	{"a picker stops", false, pickerStops, true},
 	{"a picker of two is replaced", false, replaced, false},
