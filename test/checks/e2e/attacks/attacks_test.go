@@ -28,6 +28,15 @@ func TestMain(m *testing.M) {
 // size is how many attackers there are, or how often they strike: in full, and with -short.
 func size(full, short int) int { return length.Of(full, short, short) }
 
+// beside lets a test run beside others, each with a service of its own, unless delays are judged. Most of them wait more than
+// they compute.
+func beside(t *testing.T) {
+	t.Helper()
+	if !e2e.Alone() {
+		t.Parallel()
+	}
+}
+
 // stopTime is how long the end may take after SIGTERM, whatever is connected.
 const stopTime = 6 * time.Second
 

@@ -81,6 +81,7 @@ func TestManyRanks(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			beside(t)
 			port := e2e.FreePort(t)
 			s := e2e.Serve(t, nil, append(c.args, "--max-ranks", strconv.Itoa(each*most), "--debug-listen", "127.0.0.1:"+strconv.Itoa(port))...)
 			debug := s.At(port)
@@ -155,6 +156,7 @@ func TestManyStreams(t *testing.T) {
 		"no such names": {"tcp://nowhere.invalid:%d", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
+			beside(t)
 			port := e2e.FreePort(t)
 			s := e2e.Serve(t, nil, "--max-streams", strconv.Itoa(each*workers), "--debug-listen", "127.0.0.1:"+strconv.Itoa(port))
 			debug := s.At(port)

@@ -70,6 +70,7 @@ func onFronts(t *testing.T, attack func(t *testing.T, f *front), args ...string)
 	t.Helper()
 	for name, start := range fronts {
 		t.Run(name, func(t *testing.T) {
+			beside(t)
 			f := start(t, args...)
 			f.serves(t)
 			before := f.Metric(t, "go_goroutines")
@@ -190,6 +191,7 @@ func (f *front) isClean(t *testing.T, goroutines int) {
 func TestRequestForms(t *testing.T) {
 	for name, start := range fronts {
 		t.Run(name, func(t *testing.T) {
+			beside(t)
 			f := start(t)
 			f.serves(t)
 			before := f.Metric(t, "go_goroutines")
@@ -298,6 +300,7 @@ func TestRequestForms(t *testing.T) {
 func TestStalledClients(t *testing.T) {
 	for name, start := range fronts {
 		t.Run(name, func(t *testing.T) {
+			beside(t)
 			f := start(t)
 			f.serves(t)
 			before := f.Metric(t, "go_goroutines")
@@ -391,14 +394,13 @@ func TestStalledElsewhere(t *testing.T) {
 // CVE-2019-9515 (SETTINGS), CVE-2019-9518 (empty frames), CVE-2025-8671 (resets that the server is made to send),
 // CVE-2019-9511 (windows of a byte), CVE-2016-6581 (fields out of the table), and more of the kind.
 func TestFloodsOverHTTP2(t *testing.T) {
-	var packed bytes.Buffer
 	encode := func(f *front) []byte {
-		packed.Reset()
+		var packed bytes.Buffer
 		e := hpack.NewEncoder(&packed)
 		for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", f.path}, {":authority", "127.0.0.1"}, {"content-type", "application/json"}} {
 			_ = e.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
 		}
-		return bytes.Clone(packed.Bytes())
+		return packed.Bytes()
 	}
 	frames := size(20_000, 12_000) // net/http ends a connection that is owed 10,000 control frames
 	floods := map[string]func(fr *http2.Framer, f *front, head []byte, i uint32) error{
@@ -460,6 +462,7 @@ func TestFloodsOverHTTP2(t *testing.T) {
 	}
 	for name, start := range fronts {
 		t.Run(name, func(t *testing.T) {
+			beside(t)
 			f := start(t)
 			f.serves(t)
 			before, head := f.Metric(t, "go_goroutines"), encode(f)

@@ -197,6 +197,7 @@ func TestHostileSubscribers(t *testing.T) {
 		}),
 	} {
 		t.Run(name, func(t *testing.T) {
+			beside(t)
 			p := newPair(t, nil, "--max-memory", "512MiB")
 			before := resident(t, p.replicas[0])
 			hostile(t, p.publisher[0])
@@ -253,12 +254,14 @@ func TestHostilePublisher(t *testing.T) {
 		"as large, and never the last byte": {append(zmtpFrame(1, event), zmtpFrame(0, make([]byte, 8<<20))[:7<<20]...), 7 << 20},
 	} {
 		t.Run(name, func(t *testing.T) {
+			beside(t)
 			listener, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
 			}
 			var serving sync.WaitGroup
 			begun, done := make(chan struct{}), make(chan struct{})
+			begin := sync.OnceFunc(func() { close(begun) })
 			serving.Go(func() {
 				left := tc.total
 				var stalled []net.Conn
@@ -283,10 +286,10 @@ func TestHostilePublisher(t *testing.T) {
 					t.Cleanup(func() { _ = conn.Close() })
 				}
 			})
-			t.Cleanup(func() { _ = listener.Close(); serving.Wait() })
+			t.Cleanup(func() { begin(); _ = listener.Close(); serving.Wait() })
 			p := newPair(t, []string{"tcp://" + listener.Addr().String()}, "--max-memory", "512MiB")
 			before := resident(t, p.replicas[0])
-			close(begun)
+			begin()
 			for i := range 3 {
 				p.exchange(t, "during the attack, turn "+strconv.Itoa(i))
 			}

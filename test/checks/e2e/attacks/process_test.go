@@ -215,6 +215,7 @@ var unread = strings.Repeat("GET /openapi.yaml HTTP/1.1\r\nHost: 127.0.0.1\r\n\r
 func TestDeadConnections(t *testing.T) {
 	for name, serve := range fronts {
 		t.Run(name, func(t *testing.T) {
+			beside(t)
 			// Answers that go to nobody are under way, for as long as the proxy's operator lets them.
 			endWithDead(t, serve(t, "--gateway-drain-delay", "0s", "--gateway-drain-timeout", "2s"))
 		})

@@ -275,6 +275,7 @@ func TestFloods(t *testing.T) {
 		"wrong messages":           {repeat(bytes.Repeat([]byte{0, 0}, mib)), "", 2 * mib},
 	} {
 		t.Run(name, func(t *testing.T) {
+			beside(t)
 			e := serveEngines(t)
 			volume, rounds := cmp.Or(tc.volume, 400*mib), int64(3)
 			connected := newHostile("PUB", volume, rounds, tc.attack)
@@ -327,6 +328,7 @@ func TestHoards(t *testing.T) {
 		"connections that send something": frame([]byte("x"), false),
 	} {
 		t.Run(name, func(t *testing.T) {
+			beside(t)
 			e := serveEngines(t)
 			port := e2e.FreePort(t)
 			e.register(t, 3, fmt.Sprintf("tcp://*:%d", port), "")
@@ -421,6 +423,7 @@ func TestReplayStorm(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			beside(t)
 			e := serveEngines(t)
 			var asks atomic.Int64
 			var newest atomic.Uint64
