@@ -2,6 +2,7 @@ package selection_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -174,6 +175,30 @@ func TestPromiseAtAnotherReplica(t *testing.T) {
 		if n := promisesOf(a, "gold", "attained"); n != 2 || promisesOf(a, "missed") != 0 || promisesOf(b) != 0 {
 			t.Errorf("%g attained, %g missed, %g at the other replica", n, promisesOf(a, "missed"), promisesOf(b))
 		}
+	})
+}
+
+// TestPromiseOfALostReplica: what a replica has accepted that is gone does not count at the one that is told its end.
+func TestPromiseOfALostReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := servicetest.NewMesh()
+		a, b := m.Start(t, "a", servicetest.EventsOff), m.Start(t, "b", servicetest.EventsOff)
+		m.Connect(t, "a", "b")
+		a.Put(servicetest.Record(1, 1))
+		b.Put(servicetest.Record(1, 1))
+		servicetest.Announced()
+		promised(t, a, "r")
+		synctest.Wait()
+		m.Crash("a")
+		time.Sleep(10 * time.Second)
+		if err := errors.Join(b.PrefillComplete("r"), b.Free("r")); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if n := promisesOf(b); n != 0 {
+			t.Errorf("%g are counted", n)
+		}
+		b.WantLoad("1/0: 0 0 0")
 	})
 }
 
