@@ -473,7 +473,8 @@ func TestAtATime(t *testing.T) {
 	at := engine(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		n := now.Add(1)
 		defer now.Add(-1)
-		most.Store(max(most.Load(), n))
+		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+		}
 		if n == 16 {
 			close(full)
 		}
