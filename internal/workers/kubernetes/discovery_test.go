@@ -39,9 +39,7 @@ func TestPool(t *testing.T) {
 		x.Source != (catalog.Source{Kind: "kubernetes", Namespace: "llm", Pod: "vllm-0", UID: kubetest.UIDOf(api, "llm", "vllm-0"), Pool: "llm"}) {
 		t.Errorf("worker %+v", x.Record)
 	}
-	if !w.d.Listed() {
-		t.Error("not ready")
-	}
+	w.await("it is ready", w.d.Listed) // the workers are in the catalog before
 	with := func(change ...func(kubetest.Object)) kubetest.Object {
 		return kubetest.Pod("llm", "vllm-3", "10.0.0.4", append(change, kubetest.Ports(map[string]int{"kv-events": 6000, "kv-replay": 6100}))...)
 	}
@@ -137,6 +135,7 @@ func TestOutage(t *testing.T) {
 		withThreePods(api)
 		w := start(t, api, pool())
 		w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable")
+		w.await("it is ready", w.d.Listed)
 		api.Kill()
 		for end := time.Now().Add(time.Minute); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
 			if w.catalog.CountSchedulable() != 3 || !w.d.Listed() {
@@ -232,9 +231,7 @@ func TestTwoPools(t *testing.T) {
 	api.Delete("inferencepools", "llm", "small")
 	w.state(1, kubernetes.Missing)
 	w.has("vllm-0:8000 schedulable", "vllm-1:8000 schedulable", "vllm-2:8000 schedulable", "sglang-0:30000 draining: pod llm/sglang-0 left pool small")
-	if !w.d.Listed() {
-		t.Error("not ready, although a pool is left")
-	}
+	w.await("it is ready, as a pool is left", w.d.Listed)
 	w.lostNone()
 }
 
@@ -252,6 +249,7 @@ func TestPorts(t *testing.T) {
 	w := start(t, api, pool())
 	w.has("a:8000 schedulable", "a:8001 schedulable", "b:8001 schedulable",
 		`c:8000 incomplete: annotation select-service/block-size: "x" is not a number from 1 to 4294967295`)
+	w.await("an excluded pod", func() bool { return len(w.d.Status().Excluded) > 0 }) // the workers are in the catalog before
 	st := w.d.Status()
 	if len(st.Excluded) != 1 || st.Excluded[0].Pod != "llm/lo" || st.Excluded[0].Reason != "bad_ip" {
 		t.Errorf("excluded %+v", st.Excluded)

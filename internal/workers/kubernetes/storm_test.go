@@ -255,7 +255,7 @@ func TestRefusedLists(t *testing.T) {
 				time.Sleep(2 * time.Minute)
 				before := api.Seen("pods list")
 				time.Sleep(2 * time.Minute)
-				if lists := api.Seen("pods list") - before; lists < 3 || lists > 10 {
+				if lists := api.Seen("pods list") - before; lists < 2 || lists > 10 { // they are 15 s to 45 s apart, at random
 					t.Errorf("%d LISTs in two minutes", lists)
 				}
 				api.Answer(nil)

@@ -193,6 +193,7 @@ func TestSameID(t *testing.T) {
 		if x := w.worker("a"); *x.Endpoint != "http://[fd00::7]:8000" && *x.Endpoint != "http://[fd00::7]:8001" {
 			t.Errorf("endpoint %s", *x.Endpoint)
 		}
+		synctest.Wait() // the workers are in the catalog before
 		st := w.d.Status()
 		if by := w.d.ExcludedBy(); by["id_taken"] != 1 || by["bad_ip"] != 105 || len(st.Excluded) != 100 || st.MoreExcluded != 6 {
 			t.Errorf("excluded %v, %d shown, %d more", by, len(st.Excluded), st.MoreExcluded)
