@@ -32,8 +32,9 @@ func startEngine(t testing.TB, serve func(n int, c *net.TCPConn, in *bufio.Reade
 	e := &engine{Origin: Origin{"http", ln.Addr().String()}}
 	var (
 		serving sync.WaitGroup
-		mu      sync.Mutex
+		mu      sync.Mutex // guards the next two
 		open    []net.Conn
+		over    bool
 	)
 	serving.Go(func() {
 		for {
@@ -43,7 +44,9 @@ func startEngine(t testing.TB, serve func(n int, c *net.TCPConn, in *bufio.Reade
 			}
 			n := int(e.accepted.Add(1)) - 1
 			mu.Lock()
-			open = append(open, c)
+			if open = append(open, c); over { // it came at the very end
+				_ = c.Close()
+			}
 			mu.Unlock()
 			serving.Go(func() {
 				defer c.Close()
@@ -54,6 +57,7 @@ func startEngine(t testing.TB, serve func(n int, c *net.TCPConn, in *bufio.Reade
 	t.Cleanup(func() {
 		_ = ln.Close()
 		mu.Lock()
+		over = true
 		for _, c := range open {
 			_ = c.Close()
 		}
@@ -238,11 +242,13 @@ func TestNoConnection(t *testing.T) {
 		_, _ = in.Peek(1)
 		_, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n")
 	})
-	closed, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	// Nobody listens at the other end of a connection, and nobody can while it lasts.
+	taken, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", silent.Host)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = closed.Close()
+	defer taken.Close()
+	closed := taken.LocalAddr().String()
 	never := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -253,12 +259,12 @@ func TestNoConnection(t *testing.T) {
 		phase   Phase
 		timeout bool
 	}{
-		"refused":           {Options{}, Origin{"http", closed.Addr().String()}, Dial, false},
+		"refused":           {Options{}, Origin{"http", closed}, Dial, false},
 		"no connection":     {Options{Dial: never, ConnectTimeout: 20 * time.Millisecond}, Origin{"http", "engine"}, Dial, true},
 		"no handshake":      {Options{ConnectTimeout: 3 * time.Second}, Origin{"https", silent.Host}, TLS, true},
 		"https to http":     {Options{}, Origin{"https", plain.Host}, TLS, false},
 		"no such name":      {Options{}, Origin{"http", "engine.invalid:80"}, Dial, false},
-		"refused, with TLS": {Options{}, Origin{"https", closed.Addr().String()}, Dial, false},
+		"refused, with TLS": {Options{}, Origin{"https", closed}, Dial, false},
 	} {
 		c := New(tc.options)
 		_, err := c.Do(t.Context(), &Request{Method: "GET", Origin: tc.origin, Target: "/"})

@@ -9,14 +9,15 @@ import (
 	"time"
 )
 
-// refusing is an address at which nobody listens.
+// refusing is an address at which nobody listens, nor can until the end of the test: that of a client.
 func refusing(t *testing.T) *engine {
-	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	other := startEngine(t, func(s *served) { s.read() })
+	c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", other.address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = ln.Close()
-	return &engine{address: ln.Addr().String()}
+	t.Cleanup(func() { _ = c.Close() })
+	return &engine{address: c.LocalAddr().String()}
 }
 
 // TestRetries: a request that an engine has not begun to serve goes to another one, and its booking with it. What an

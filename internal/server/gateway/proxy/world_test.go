@@ -154,8 +154,9 @@ func startEngine(t testing.TB, serve func(c *served)) *engine {
 	}
 	e := &engine{address: ln.Addr().String(), serve: serve}
 	var running sync.WaitGroup
-	var mu sync.Mutex
+	var mu sync.Mutex // guards the next two
 	var all []net.Conn
+	over := false
 	running.Go(func() {
 		for {
 			raw, err := ln.Accept()
@@ -163,7 +164,9 @@ func startEngine(t testing.TB, serve func(c *served)) *engine {
 				return
 			}
 			mu.Lock()
-			all = append(all, raw)
+			if all = append(all, raw); over { // it came at the very end
+				_ = raw.Close()
+			}
 			mu.Unlock()
 			c := &served{TCPConn: raw.(*net.TCPConn), t: t, in: bufio.NewReader(raw), n: e.conns.Add(1) - 1}
 			running.Go(func() {
@@ -175,6 +178,7 @@ func startEngine(t testing.TB, serve func(c *served)) *engine {
 	t.Cleanup(func() {
 		_ = ln.Close()
 		mu.Lock()
+		over = true
 		for _, c := range all {
 			_ = c.Close()
 		}
