@@ -278,7 +278,7 @@ func TestWorkerLeaves(t *testing.T) {
 // again, without its prefill if that was complete, with its output, once for each registration,
 // and only at the same endpoint.
 func TestWorkerFlaps(t *testing.T) {
-	w := start(t, func(_ *node.Config, c *settings) { c.Lease = 300 * time.Millisecond })
+	w := start(t, func(_ *node.Config, c *settings) { c.Lease = 6 * time.Second }) // a busy machine renews one of three times at least
 	w.put(1, 1)
 	e, _ := w.post(chatPath, chat(servicetest.Prompt(1, 16), `,"stream":true`))
 	e.response(200, sse, false)
