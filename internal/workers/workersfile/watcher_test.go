@@ -84,6 +84,10 @@ func ids(of ...int) string {
 func startFile(t *testing.T) *followed {
 	path := filepath.Join(t.TempDir(), "w.yaml")
 	write(t, path, ids(1))
+	earlier := time.Now().Add(-time.Hour) // than what is written next, whatever the resolution of file times is
+	if err := os.Chtimes(path, earlier, earlier); err != nil {
+		t.Fatal(err)
+	}
 	f := follow(t, path)
 	f.after(5)
 	return f
