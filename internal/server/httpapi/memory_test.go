@@ -131,7 +131,11 @@ func TestAccountsEmpty(t *testing.T) {
 				{aborting, "/select", spaced(size), 0},
 				{base, "/slots/add", spaced(2<<20 + size), 413},
 			} {
-				if got := post(tc.base, tc.path, tc.body, chunked); got != tc.want {
+				got := post(tc.base, tc.path, tc.body, chunked)
+				for tries := 0; got == 0 && tc.want == 413 && tries < 10; tries++ { // a slow client loses the answer with its connection
+					got = post(tc.base, tc.path, tc.body, chunked)
+				}
+				if got != tc.want {
 					t.Errorf("%d bytes to %s: %d, want %d", len(tc.body), tc.path, got, tc.want)
 				}
 				p.empty(t)
