@@ -20,7 +20,7 @@ import (
 // Bounds of what is asked.
 const (
 	atATime      = 16              // questions, over all engines
-	patience     = 5 * time.Second // for the whole answer to a question
+	patience     = 5 * time.Second // of a Client
 	maxAnswer    = 1 << 20         // bytes
 	maxMetrics   = 8 << 20         // bytes of a metrics page
 	excerptBytes = 200             // of an answer in the log
@@ -56,14 +56,15 @@ type Options struct {
 
 // Client asks engines, 16 questions at a time. It is safe for concurrent use.
 type Client struct {
-	options Options
-	http    *engines.Client
-	turns   chan struct{} // a token for each question under way
+	options  Options
+	http     *engines.Client
+	turns    chan struct{} // a token for each question under way
+	patience time.Duration // for the whole answer to a question
 }
 
 // New returns a client.
 func New(options Options) *Client {
-	return &Client{options: options, http: engines.NewClient(options.Access), turns: make(chan struct{}, atATime)}
+	return &Client{options: options, http: engines.NewClient(options.Access), turns: make(chan struct{}, atATime), patience: patience}
 }
 
 // Close closes the idle connections.
@@ -88,7 +89,7 @@ func (c *Client) query(ctx context.Context, base, path string, most int64, read 
 	case <-ctx.Done():
 		return fail(0, fmt.Errorf("too many engines are asked at the same time: %w", ctx.Err()))
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, errLate)
+	ctx, cancel := context.WithTimeoutCause(ctx, c.patience, late(c.patience))
 	defer cancel()
 	var begin excerpt
 	status := 0
@@ -142,7 +143,10 @@ func isNotHTTP(err error) bool {
 		!errors.As(err, &broken) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-var errLate = fmt.Errorf("no answer within %s: %w", patience, context.DeadlineExceeded)
+// late is the error of an answer that takes longer than patience.
+func late(patience time.Duration) error {
+	return fmt.Errorf("no answer within %s: %w", patience, context.DeadlineExceeded)
+}
 
 // cause returns what a reader needs to know of an error of net/http.
 func cause(ctx context.Context, err error) error {

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rs/zerolog"
@@ -91,6 +92,7 @@ func engine(t *testing.T, h http.Handler) string {
 func client(t *testing.T) *describe.Client {
 	t.Helper()
 	c := describe.New(describe.Options{})
+	c.SetPatience(2 * time.Minute) // the machine may be busy
 	t.Cleanup(c.Close)
 	return c
 }
