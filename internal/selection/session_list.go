@@ -43,7 +43,7 @@ type Binding string
 const (
 	HardBinding Binding = "hard" // whatever that costs
 	SoftBinding Binding = "soft" // as long as that pays
-	NoBinding   Binding = "none" // where the caches and loads want them: home is where the last one went
+	NoBinding   Binding = "none" // where the caches and loads want them, as far as is known: home is where the last one went
 )
 
 // ListedSession is a session, or a group of sessions, with its home.

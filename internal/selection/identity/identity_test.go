@@ -79,9 +79,9 @@ func TestClients(t *testing.T) {
 		"codex, older":      {[]string{"session-id", "t"}, session{ID: "t", Client: "codex"}},
 		"codex, own parent": {[]string{"thread-id", "t", "x-codex-parent-thread-id", "t"}, session{ID: "t", Client: "codex"}},
 
-		"opencode":           {[]string{"x-session-id", "s", "x-parent-session-id", "p"}, session{ID: "s", Parent: "p", Client: "opencode"}},
-		"smg":                {[]string{"x-smg-routing-key", "k"}, session{ID: "k", Client: "smg"}},
-		"affinity":           {[]string{"x-session-affinity", "k"}, session{ID: "k", Client: "generic"}},
+		"opencode": {[]string{"x-session-id", "s", "x-parent-session-id", "p"}, session{ID: "s", Parent: "p", Client: "opencode"}},
+		"smg":      {[]string{"x-smg-routing-key", "k"}, session{ID: "k", Client: "smg"}},
+		"affinity": {[]string{"x-session-affinity", "k"}, session{ID: "k", Client: "generic"}},
 		"affinity of a child": {
 			[]string{"x-session-affinity", "k", "x-parent-session-id", "p"}, session{ID: "k", Parent: "p", Client: "generic"},
 		},

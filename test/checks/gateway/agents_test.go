@@ -43,7 +43,6 @@ func agentRequests(t *testing.T) (all []agentRequest) {
 	}
 	long := strings.Repeat("l", 257)
 	type h = [][2]string
-	type a = agentRequest
 	program := func(members object) object { return object{"vllm_xargs": object{"agentic_context": members}} }
 	return append(all, []agentRequest{
 		{name: "no session", headers: h{{"User-Agent", "curl/8"}}},
@@ -90,10 +89,17 @@ func agentRequests(t *testing.T) (all []agentRequest) {
 
 // ownOfService are headers that an engine gets from the service alone, whatever a client says in them.
 var ownOfService = [][2]string{
-	{"X-Select-Deadline-Ms", "60000"}, {"X-Select-On-Miss", "place"}, {"X-Llm-D-Slo-Ttft-Ms", "60000"},
-	{"X-Llm-D-Prefiller-Host-Port", evil}, {"X-Llm-D-Encoder-Hosts-Ports", evil}, {"X-Llm-D-Kv-Cache-Source-Host-Port", evil},
-	{"X-Llm-D-Model-Name-Rewrite", "x"}, {"X-Llm-D-Dp-Winning-Ranks", "1"}, {"X-Kv-Cache-Source-Host-Port", evil},
-	{"X-Prefiller-Host-Port", evil}, {"X-Prefiller-Data-Parallel-Rank", "1"},
+	{"X-Select-Deadline-Ms", "60000"},
+	{"X-Select-On-Miss", "place"},
+	{"X-Llm-D-Slo-Ttft-Ms", "60000"},
+	{"X-Llm-D-Prefiller-Host-Port", evil},
+	{"X-Llm-D-Encoder-Hosts-Ports", evil},
+	{"X-Llm-D-Kv-Cache-Source-Host-Port", evil},
+	{"X-Llm-D-Model-Name-Rewrite", "x"},
+	{"X-Llm-D-Dp-Winning-Ranks", "1"},
+	{"X-Kv-Cache-Source-Host-Port", evil},
+	{"X-Prefiller-Host-Port", evil},
+	{"X-Prefiller-Data-Parallel-Rank", "1"},
 }
 
 // evil is an address to which a client would lead an engine.

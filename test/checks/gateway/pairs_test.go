@@ -31,7 +31,8 @@ type poolEngine struct {
 	at      *e2e.Service // the engine's own routes
 }
 
-func (e *poolEngine) requests(t *testing.T) int {
+// taken is how many requests the engine has had.
+func (e *poolEngine) taken(t *testing.T) int {
 	t.Helper()
 	var s simapi.Stats
 	e.at.Must(t, http.StatusOK, http.MethodGet, simapi.PathStats, nil, &s)
@@ -202,12 +203,12 @@ func (p *pools) reserved() {
 	if id == "" || a.header.Get("Preference-Applied") != "reserve-endpoint" || a.body != "" {
 		p.t.Errorf("%v, %v", a.header, a)
 	}
-	if n := p.bed.requests(); n[decode.worker] != 1 || n[prefill.worker] != 1 {
+	if n := p.requests(); n[decode.worker] != 1 || n[prefill.worker] != 1 {
 		p.t.Errorf("the workers carry %v, reserved are %d and %d", n, prefill.worker, decode.worker)
 	}
-	before := [2]int{prefill.requests(p.t), decode.requests(p.t)}
+	before := [2]int{prefill.taken(p.t), decode.taken(p.t)}
 	p.post(http.StatusOK, completions, body, "X-Select-Reservation-Id", id)
-	if after := [2]int{prefill.requests(p.t), decode.requests(p.t)}; after[0] != before[0]+1 || after[1] != before[1]+1 {
+	if after := [2]int{prefill.taken(p.t), decode.taken(p.t)}; after[0] != before[0]+1 || after[1] != before[1]+1 {
 		p.t.Errorf("the engines of the reservation had %v requests, and have %v", before, after)
 	}
 	p.idle()
@@ -245,7 +246,7 @@ func (p *pools) frozen() {
 		}()
 	}
 	e2e.Eventually(p.t, "a request is booked on the frozen engine", func() error {
-		if p.bed.requests()[first.worker] == 0 {
+		if p.requests()[first.worker] == 0 {
 			ask(p.prompt(320, streamed))
 			return errNotYet
 		}
@@ -259,11 +260,11 @@ func (p *pools) frozen() {
 			p.t.Errorf("one that only waits: %v", err)
 		}
 	}
-	before := second.requests(p.t)
+	before := second.taken(p.t)
 	for range 4 {
 		p.post(http.StatusOK, completions, p.prompt(320, streamed))
 	}
-	if n := second.requests(p.t) - before; n != 4 {
+	if n := second.taken(p.t) - before; n != 4 {
 		p.t.Errorf("the other prefill engine got %d of 4 requests", n)
 	}
 	signal(syscall.SIGCONT)

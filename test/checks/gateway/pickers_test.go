@@ -251,7 +251,7 @@ func peerWithCache(t *testing.T) {
 // peerForPair: of a pair the one that prefills is told by its peer's header who has the prompt's blocks, and the body, which both engines
 // read, has no hint. What a client says of either reaches none.
 func peerForPair(t *testing.T) {
-	const header, evil = "X-Kv-Cache-Source-Host-Port", "192.0.2.1:8000"
+	const header = "X-Kv-Cache-Source-Host-Port"
 	roles := []string{"", "prefill", "prefill", "decode"}
 	b := lay(t, setup{engines: 3, worker: func(worker int, record object) {
 		record["role"], record["kv_peer_endpoint"] = roles[worker], fmt.Sprintf("10.0.0.%d:8000", worker)
