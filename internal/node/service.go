@@ -312,11 +312,21 @@ type observedScope struct {
 	scope catalog.Scope
 }
 
-// Generated implements reservations.PrefillObserver. The ledger counts blocks, the learner counts tokens.
-func (s observedScope) Generated(slot uint32, r catalog.Rank, blocks uint64, took time.Duration) {
-	if size, known := s.sizes.BlockSize(s.scope); known {
-		s.Learner.Generated(slot, r, blocks*uint64(size), took)
+// Generated implements reservations.PrefillObserver. The ledger counts blocks, the learner counts tokens. The last block of an
+// answer is half full in the mean.
+func (s observedScope) Generated(slot uint32, r catalog.Rank, of reservations.Generated) {
+	size, known := s.sizes.BlockSize(s.scope)
+	if !known {
+		return
 	}
+	a := ttft.Answer{Tokens: (float64(of.Blocks) + 0.5) * float64(size), Took: of.Took.Seconds(), Attended: of.Attended, Computed: of.Computed.Seconds()}
+	if of.Tokens > 0 && !of.Pieces {
+		a.Tokens = float64(of.Tokens)
+	}
+	if of.Blocks > 1 {
+		a.Timed = float64((of.Blocks - 1) * uint64(size))
+	}
+	s.Learner.Generated(slot, r, a)
 }
 
 // Freed implements reservations.PrefillObserver.

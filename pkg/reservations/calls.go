@@ -128,7 +128,7 @@ func (l *Ledger) free(r *entry) { l.freeAfter(r, Answer{}) }
 
 func (l *Ledger) freeAfter(r *entry, of Answer) {
 	r.scope.observeFree(r, of)
-	r.scope.observeGenerated(r)
+	r.scope.observeGenerated(r, of)
 	if r.callerState != nil {
 		r.callerState.ReservationFreed()
 	}

@@ -11,16 +11,16 @@ import (
 // generatedTold writes down the answers that an observer is told of.
 type generatedTold struct {
 	prefillsTold
-	blocks []uint64
-	took   []time.Duration
+	answers []Generated
 }
 
-func (g *generatedTold) Generated(_ uint32, _ catalog.Rank, blocks uint64, took time.Duration) {
-	g.blocks, g.took = append(g.blocks, blocks), append(g.took, took)
+func (g *generatedTold) Generated(_ uint32, _ catalog.Rank, of Generated) {
+	g.answers = append(g.answers, of)
 }
 
-// TestGenerated: the observer is told, at the free, how many blocks came after the first one, and in which time: not before the
-// free, not of one block, not of blocks that came all at once, and not of an answer that had begun before there was an observer.
+// TestGenerated: the observer is told, at the free, of how many blocks an answer was, and which time it took: not before the
+// free, no time of one block, of blocks that came all at once, or of an answer that had begun before there was an observer, and
+// nothing where nothing was reported.
 func TestGenerated(t *testing.T) {
 	clock := newFakeClock()
 	l := New(1, clock.now, nil)
@@ -59,16 +59,89 @@ func TestGenerated(t *testing.T) {
 	answer("of another prefill", false, time.Second, 200*time.Millisecond)
 	clock.advance(time.Minute) // after the last block the caller takes its time
 	do(l.OutputBlock("before", nil))
-	if len(told.blocks) > 0 {
-		t.Errorf("told %v before the end", told.blocks)
+	if len(told.answers) > 0 {
+		t.Errorf("told %v before the end", told.answers)
 	}
 	for _, id := range []string{"before", "none", "one", "at once", "three", "of another prefill"} {
 		do(l.Free(id))
 	}
-	if want := []uint64{2, 1}; !slices.Equal(told.blocks, want) {
-		t.Errorf("told of %v blocks, want %v", told.blocks, want)
+	want := []Generated{
+		{Blocks: 2}, {Blocks: 1}, {Blocks: 3}, {Blocks: 3, Took: 400 * time.Millisecond}, {Blocks: 2, Took: 200 * time.Millisecond},
 	}
-	if want := []time.Duration{400 * time.Millisecond, 200 * time.Millisecond}; !slices.Equal(told.took, want) {
-		t.Errorf("which took %v, want %v", told.took, want)
+	for i := range told.answers {
+		told.answers[i].Attended, told.answers[i].Computed = 0, 0 // see TestAttended
+	}
+	if !slices.Equal(told.answers, want) {
+		t.Errorf("told of %+v, want %+v", told.answers, want)
+	}
+}
+
+// TestAttended: of an answer is told what its rank's answers attended to between its first and its last block, in the mean, and
+// what was computed of prompts there meanwhile. Nothing is told of the side of a pair that prefills, and of a request without an
+// answer.
+func TestAttended(t *testing.T) {
+	clock := newFakeClock()
+	l := New(1, clock.now, nil)
+	told := new(generatedTold)
+	l.SetPrefills(func(catalog.Scope) PrefillObserver { return told })
+	l.PutRank(testScope, 0, catalog.Rank{})
+	do := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	book := func(id string, uncached, prompt uint64) {
+		t.Helper()
+		_, err := l.Book(testScope, Request{ID: id, TrackPrefill: true, Prompt: prompt}, func(*View) (Placement, error) {
+			return Placement{PrefillTokens: uncached, Uncached: uncached}, nil
+		})
+		do(err)
+	}
+	prompts := func(want uint64) {
+		t.Helper()
+		l.Look(testScope, nil, func(v *View) {
+			if got := v.Queue(0).Prompts; got != want {
+				t.Errorf("prompts of %d tokens, not %d", got, want)
+			}
+		})
+	}
+	book("a", 10, 100)
+	do(l.PrefillComplete("a"))
+	clock.advance(time.Second)
+	book("early", 5, 7)
+	do(l.PrefillComplete("early"))
+	do(l.OutputBlock("a", nil)) // the first block: 107 tokens are attended to
+	book("b", 20, 1000)         // which waits
+	prompts(1107)
+	clock.advance(2 * time.Second)
+	do(l.PrefillComplete("b")) // 1107
+	clock.advance(time.Second)
+	do(l.FreeAfter("early", Answer{Tokens: 3})) // 1100
+	clock.advance(time.Second)
+	do(l.OutputBlock("a", nil)) // the last block
+	book("c", 30, 5000)
+	do(l.PrefillComplete("c"))
+	clock.advance(time.Minute)
+	do(l.Free("a"))
+	do(l.FreeAfter("b", Answer{None: true}))
+	do(l.BookPair(testScope, Request{ID: "pair"}, func(*View) (PairPlacement, error) {
+		return PairPlacement{Prefill: &Side{TrackPrefill: true}}, nil
+	}))
+	do(l.PrefillComplete(PrefillID("pair")))
+	do(l.Free(PrefillID("pair")))
+	do(l.Free(DecodeID("pair")))
+	do(l.Free("c"))
+	prompts(0)
+	want := []Generated{
+		{Answer: Answer{Tokens: 3}},
+		{Blocks: 2, Took: 4 * time.Second, Attended: (2*107 + 1107 + 1100) / 4.0, Computed: told.Computing(20, 1000)},
+		{},
+	}
+	for i := range told.answers {
+		told.answers[i].Computed = told.answers[i].Computed.Round(10 * time.Nanosecond) // it is kept with seven digits
+	}
+	if !slices.Equal(told.answers, want) {
+		t.Errorf("told of %+v, want %+v", told.answers, want)
 	}
 }

@@ -39,7 +39,7 @@ func (e *LimitError) Error() string { return e.Reason }
 
 // entryBytes estimates what a reservation takes without its blocks, in bytes: the entry, its
 // rows in tables and lists, two nodes of the tree and what they leave unused of their chunks.
-const entryBytes = 704
+const entryBytes = 736
 
 // callerBytes is charged for a CallerState.
 const callerBytes = 448

@@ -14,6 +14,10 @@ type modelQueued struct {
 	booked, completed               time.Duration
 	unreportedToldOf, completedTold bool
 	firstOutput, lastOutput         time.Duration // since booked
+	// What its rank's answers attended to since its first output, summed over time in tenths of a millisecond, and what was
+	// computed there; and both at its last output.
+	attended, attendedLast uint64
+	computed, computedLast time.Duration
 }
 
 // modelPrefills is what the model knows of prefills: the last completion on each rank,
@@ -48,8 +52,12 @@ func (p *prefillsTold) Freed(at time.Duration, slot uint32, r catalog.Rank, book
 	p.note("freed", at, slot, r, booked, completed, of)
 }
 
-func (p *prefillsTold) Generated(slot uint32, r catalog.Rank, blocks uint64, took time.Duration) {
-	p.note("generated", slot, r, blocks, took)
+func (p *prefillsTold) Generated(slot uint32, r catalog.Rank, of Generated) {
+	p.note("generated", slot, r, of)
+}
+
+func (p *prefillsTold) Computing(tokens, prompt uint64) time.Duration {
+	return time.Duration(tokens + 3*prompt)
 }
 
 // sizes returns u and L.
@@ -65,11 +73,34 @@ func (m *modelEntry) sizes() (tokens, prompt uint64) {
 
 // complete ends the prefill of a live reservation, reported by this or another process.
 func (m *model) complete(b *modelEntry) {
-	if b.track && !b.done {
+	if b.waits() {
 		m.prefills.last[b.place] = m.now
+		for _, o := range m.live {
+			if o.place == b.place {
+				o.queued.computed += m.prefills.told.Computing(b.sizes())
+			}
+		}
 	}
 	b.done = true
 }
+
+// waits reports whether the prefill is still to be computed.
+func (m *modelEntry) waits() bool { return m.track && !m.done }
+
+// pass lets time pass.
+func (m *model) pass(d time.Duration) {
+	m.now += d
+	for _, b := range m.live {
+		for _, o := range m.live {
+			if _, prompt := o.sizes(); o.place == b.place && !o.waits() {
+				b.queued.attended += prompt * uint64(d/modelUnit)
+			}
+		}
+	}
+}
+
+// The ledger notes tenths of a millisecond.
+const modelUnit = time.Millisecond / 10
 
 // observed reports whether steps of callers about b are told.
 func (m *modelEntry) observed() bool { return m.track && m.origin.Process == 1 }
@@ -103,12 +134,17 @@ func (m *model) freedPrefill(b *modelEntry) {
 	if b.queued.completedTold {
 		m.prefills.told.Freed(m.now, b.slot, b.rank, b.queued.booked, b.queued.completed, Answer{})
 	}
-	// The ledger notes tenths of a millisecond, the first of which is not told from the beginning.
-	const unit = time.Millisecond / 10
-	first, last := max(unit, b.queued.firstOutput.Truncate(unit)), max(unit, b.queued.lastOutput.Truncate(unit))
-	if b.origin.Process == 1 && len(b.outputs) > 1 && last > first {
-		m.prefills.told.Generated(b.slot, b.rank, uint64(len(b.outputs)-1), last-first)
+	if b.origin.Process != 1 || !b.done && len(b.outputs) == 0 {
+		return
 	}
+	g := Generated{Blocks: uint64(len(b.outputs))}
+	// The first of the ledger's units is not told from the beginning.
+	first, last := max(modelUnit, b.queued.firstOutput.Truncate(modelUnit)), max(modelUnit, b.queued.lastOutput.Truncate(modelUnit))
+	if g.Took = last - first; g.Took > 0 {
+		g.Attended = float64(float32(b.queued.attendedLast)) / float64(g.Took/modelUnit)
+		g.Computed = time.Duration(float64(float32(b.queued.computedLast.Seconds())) * float64(time.Second))
+	}
+	m.prefills.told.Generated(b.slot, b.rank, g)
 }
 
 // outputOf notes when a block of output came.
@@ -116,20 +152,25 @@ func (m *model) outputOf(b *modelEntry) {
 	b.queued.lastOutput = m.now - b.queued.booked
 	if len(b.outputs) == 1 {
 		b.queued.firstOutput = b.queued.lastOutput
+		b.queued.attended, b.queued.computed = 0, 0
 	}
+	b.queued.attendedLast, b.queued.computedLast = b.queued.attended, b.queued.computed
 }
 
 // queue is View.Queue.
 func (m *model) queue(p place) (q Queue) {
 	for _, b := range m.live {
+		tokens, prompt := b.sizes()
+		if b.place == p {
+			q.Prompts += prompt
+		}
 		switch {
 		case b.place != p, !b.track && b.tokens == 0 && len(b.chain) == 0: // of the latter's work nothing is known
 			continue
-		case !b.track || b.done:
+		case !b.waits():
 			q.Decoding++
 			continue
 		}
-		tokens, prompt := b.sizes()
 		if q.Prefills == 0 {
 			q.HeadTokens, q.HeadPrompt = tokens, prompt
 			q.Elapsed = m.now - max(b.queued.booked, m.prefills.last[p])

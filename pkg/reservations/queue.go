@@ -31,9 +31,24 @@ type PrefillObserver interface {
 	Untold(at time.Duration, slot uint32, r catalog.Rank)
 	// Freed: a caller freed a reservation for which Completed was called, after an answer.
 	Freed(at time.Duration, slot uint32, r catalog.Rank, booked, completed time.Duration, of Answer)
-	// Generated: a caller freed a reservation of this process, tracked or not, of whose output it had reported
-	// so many blocks after the first one; the last of them came took after the first.
-	Generated(slot uint32, r catalog.Rank, blocks uint64, took time.Duration)
+	// Generated: a caller freed a reservation of this process, tracked or not, after an answer. It had reported the end of its
+	// prefill, or blocks of its output.
+	Generated(slot uint32, r catalog.Rank, of Generated)
+	// Computing returns how long a rank computes tokens of a prompt, without what each prefill takes whatever its length, for
+	// Generated.Computed.
+	Computing(tokens, prompt uint64) time.Duration
+}
+
+// Generated is what was reported of an answer, and what its rank did between the first and the last block of it.
+type Generated struct {
+	Answer
+	Blocks uint64        // of output
+	Took   time.Duration // from the first block to the last one; 0: it is not known, or they came at once
+	// Attended is how many tokens of prompts the rank's answers attended to, in the mean of that time: the prompts of all
+	// reservations there whose prefill was complete or is not tracked, this one included.
+	Attended float64
+	// Computed is the sum of PrefillObserver.Computing over the prefills that ended on the rank.
+	Computed time.Duration
 }
 
 // Answer is what the caller of FreeAfter knows of the answer to its request.
@@ -100,6 +115,8 @@ type Queue struct {
 	// Decoding is the number of other reservations on the rank, without those of whose work
 	// nothing is known: they have neither blocks nor tokens.
 	Decoding uint32
+	// Prompts is the sum of L over all reservations on the rank.
+	Prompts uint64
 }
 
 // queue is the queue of one rank. All its steps take constant time.
@@ -111,6 +128,12 @@ type queue struct {
 	tokens         tokenSum      // sum of u over the list
 	context        tokenSum      // sum of 2·u·(L−u/2), an integer
 	completed      time.Duration // when the rank last completed a prefill, or begin was called
+	prompts        uint64        // sum of L over all
+	decoding       uint64        // of this, over those that do not wait
+	// The sums below only grow, and may wrap: only differences of them count.
+	attended uint64        // decoding, summed over time in outputUnit
+	summed   uint64        // up to when, in outputUnit
+	computed time.Duration // see Generated.Computed
 }
 
 // queued is the part of a queue about one reservation.
@@ -126,6 +149,10 @@ type queued struct {
 	reported                bool // Completed was called for it
 	unreported              bool // Unreported or Untold was called for it, it is older than the queue, or unobserved
 	unknown                 bool // see entry.workUnknown
+	// The sums of the queue at the first block of output, and by how much they had grown at the last one. computed is in seconds.
+	attendedFirst      uint64
+	computedFirst      time.Duration
+	attended, computed float32
 }
 
 // outputUnit is the unit of queued.firstOutput. An answer may take 119 hours.
@@ -148,6 +175,7 @@ func (s *scope) newQueue() *queue {
 // others, which nobody has noted.
 func (q *queue) begin(held []*entry, at time.Duration) {
 	q.completed = at
+	q.sum(at)
 	var waiting []*entry
 	for i, r := range held {
 		q.note(r, 0, 0)
@@ -155,7 +183,7 @@ func (q *queue) begin(held []*entry, at time.Duration) {
 		if r.fullOutput+r.decayedOutput > 0 {
 			q.all[i].firstOutput = math.MaxUint32 // nobody knows when it came
 		}
-		if r.track && !r.prefillDone {
+		if r.waits() {
 			waiting = append(waiting, r)
 		}
 	}
@@ -169,7 +197,7 @@ func (q *queue) begin(held []*entry, at time.Duration) {
 // used instead.
 func (q *queue) add(r *entry, tokens, prompt uint64) {
 	q.note(r, tokens, prompt)
-	if r.track && !r.prefillDone {
+	if r.waits() {
 		q.push(r.inRank)
 	}
 }
@@ -181,13 +209,29 @@ func (q *queue) note(r *entry, tokens, prompt uint64) {
 		tokens = max(r.tokens, 1)
 	}
 	tokens = min(tokens, maxQueued)
-	q.all = append(q.all, queued{
+	x := queued{
 		tokens: uint32(tokens), prompt: uint32(min(max(prompt, tokens), maxQueued)), booked: r.accepted(),
 		unknown: unknown,
-	})
+	}
+	q.all = append(q.all, x)
 	if unknown {
 		q.unknown++
 	}
+	q.prompts += uint64(x.prompt)
+	if !r.waits() {
+		q.sum(r.scope.ledger.at())
+		q.decoding += uint64(x.prompt)
+	}
+}
+
+// waits reports whether r has a prefill that counts as load and is not complete.
+func (e *entry) waits() bool { return e.track && !e.prefillDone }
+
+// sum brings attended up to date. It is to be called before decoding changes.
+func (q *queue) sum(at time.Duration) {
+	now := uint64(at / outputUnit)
+	q.attended += (now - q.summed) * q.decoding
+	q.summed = now
 }
 
 // push appends element i to the list.
@@ -240,7 +284,13 @@ func (q *queue) set(i int32, tokens uint64) {
 		q.context.sub(x.context())
 	}
 	x.tokens = uint32(min(tokens, maxQueued))
-	x.prompt = max(x.prompt, x.tokens)
+	if more := uint64(max(x.prompt, x.tokens) - x.prompt); more > 0 {
+		x.prompt += uint32(more)
+		q.prompts += more
+		if !x.waiting {
+			q.decoding += more
+		}
+	}
 	if x.waiting {
 		q.tokens.add(uint64(x.tokens))
 		q.context.add(x.context())
@@ -248,7 +298,12 @@ func (q *queue) set(i int32, tokens uint64) {
 }
 
 // remove removes element i of q.all; the last element takes its place.
-func (q *queue) remove(i int32) {
+func (q *queue) remove(i int32, at time.Duration) {
+	prompt := uint64(q.all[i].prompt)
+	if q.prompts -= prompt; !q.all[i].waiting {
+		q.sum(at)
+		q.decoding -= prompt
+	}
 	q.leave(i)
 	if q.all[i].unknown {
 		q.unknown--
@@ -269,8 +324,11 @@ func (q *queue) remove(i int32) {
 
 // complete removes r from the list, because its prefill is complete.
 func (q *queue) complete(r *entry, at time.Duration) {
-	if q.all[r.inRank].waiting {
+	if x := &q.all[r.inRank]; x.waiting {
 		q.leave(r.inRank)
+		q.sum(at)
+		q.decoding += uint64(x.prompt)
+		q.computed += r.scope.prefills.Computing(uint64(x.tokens), uint64(x.prompt))
 		q.completed = at
 	}
 }
@@ -330,17 +388,29 @@ func (s *scope) noteOutput(r *entry) {
 	if x == nil {
 		return
 	}
-	x.lastOutput = uint32(min(max(1, (s.ledger.at()-x.booked)/outputUnit), math.MaxUint32))
+	q, at := s.loads[r.slot].queue, s.ledger.at()
+	q.sum(at)
+	x.lastOutput = uint32(min(max(1, (at-x.booked)/outputUnit), math.MaxUint32))
 	if x.firstOutput == 0 {
 		x.firstOutput = x.lastOutput
+		x.attendedFirst, x.computedFirst = q.attended, q.computed
 	}
+	x.attended, x.computed = float32(q.attended-x.attendedFirst), float32((q.computed - x.computedFirst).Seconds())
 }
 
 // observeGenerated is called before a caller's free takes effect.
-func (s *scope) observeGenerated(r *entry) {
-	if x := s.queuedOf(r); x != nil && x.lastOutput > x.firstOutput {
-		s.prefills.Generated(r.slot, r.rank, r.fullOutput+r.decayedOutput-1, time.Duration(x.lastOutput-x.firstOutput)*outputUnit)
+func (s *scope) observeGenerated(r *entry, of Answer) {
+	x, blocks := s.queuedOf(r), r.fullOutput+r.decayedOutput
+	if x == nil || of.None || r.prefills() || !r.prefillDone && blocks == 0 {
+		return
 	}
+	g := Generated{Answer: of, Blocks: blocks}
+	if ticks := x.lastOutput - x.firstOutput; x.lastOutput > x.firstOutput {
+		g.Took = time.Duration(ticks) * outputUnit
+		g.Attended = float64(x.attended) / float64(ticks)
+		g.Computed = time.Duration(float64(x.computed) * float64(time.Second))
+	}
+	s.prefills.Generated(r.slot, r.rank, g)
 }
 
 // observeInferred is called before the end of a prefill that a caller has inferred takes effect.
@@ -397,7 +467,7 @@ func (v *View) Queue(slot uint32) (q Queue) {
 		return Queue{}
 	}
 	of := v.scope.loads[slot].queue
-	q.Prefills, q.Decoding = of.waiting, uint32(len(of.all))-of.waiting-of.unknown
+	q.Prefills, q.Decoding, q.Prompts = of.waiting, uint32(len(of.all))-of.waiting-of.unknown, of.prompts
 	if of.waiting == 0 {
 		return q
 	}

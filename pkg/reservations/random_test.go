@@ -145,7 +145,7 @@ func (run *randomRun) step() {
 	case 15:
 		d := time.Duration(run.next(16)) * 2 * time.Second
 		run.clock.advance(d)
-		run.model.now += d
+		run.model.pass(d)
 		run.expire()
 	case 16:
 		id := run.id()

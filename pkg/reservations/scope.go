@@ -282,7 +282,7 @@ func (s *scope) end(r *entry, why history.EndReason) {
 	l.reweigh(r.decayedOutput, r.outputDeficit, 0)
 	l.prefill.sub(r.countedTokens())
 	if l.queue != nil {
-		l.queue.remove(r.inRank)
+		l.queue.remove(r.inRank, s.ledger.at())
 	}
 	last := l.held[len(l.held)-1]
 	l.held[r.inRank], last.inRank = last, r.inRank

@@ -2,11 +2,15 @@ package ttft
 
 import "math"
 
-// Parameters are the coefficients of a prefill's time, for all ranks of a scope.
+// Parameters are the coefficients of the times of prefills and answers, for all ranks of a scope.
 type Parameters struct {
 	Base       float64 // seconds
 	PerToken   float64 // seconds per token to compute, at least MinPerToken
 	PerContext float64 // seconds per pair of a token to compute and a token that it attends to
+	// PerAttended is the time by which each output token of each answer comes later for a token that the rank's answers attend to,
+	// in seconds: k in the time b + k·context of an engine's step. 0: too little is known of answers.
+	PerAttended float64
+	Output      float64 // mean length of an answer in tokens; 0: it is not known
 	// Learned: the coefficients are learned; otherwise they are those of Default.
 	Learned bool
 	// Mature: enough samples are learned from to tell that a rank is stalled.

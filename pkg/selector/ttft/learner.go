@@ -33,6 +33,7 @@ type Learner struct {
 	restored    map[catalog.Rank]known // from an earlier process, of ranks not seen yet
 	errors      errorQuantiles         // of all ranks
 	outputs     outputTimes            // likewise
+	answers     answerTimes            // likewise
 	recently    predictions
 	rails       [rails]RailState // without Ranks
 	changes     []Change
@@ -445,6 +446,7 @@ func (l *Learner) accept(s *rankState, x sample) {
 	if l.samples >= learnedSamples {
 		p := l.fit.parameters()
 		p.Learned, p.Mature = true, l.samples >= matureSamples
+		p.PerAttended, p.Output = model.PerAttended, model.Output
 		model.Parameters = p
 		l.model.Store(&model)
 	}

@@ -30,22 +30,45 @@ func (o *outputTimes) perToken() float64 {
 	return math.Exp(o.q50.At)
 }
 
-// Generated records an answer that a caller of this process has freed: after its first tokens, so many further ones came in the
-// given time.
-func (l *Learner) Generated(slot uint32, r catalog.Rank, tokens uint64, took time.Duration) {
-	perToken := took.Seconds() / float64(tokens)
-	if !(perToken >= minPerOutput && perToken <= maxPerOutput) { // NaN, too
-		return
-	}
+// Answer is an answer that a caller of this process has freed.
+type Answer struct {
+	Tokens float64 // its length
+	Timed  float64 // tokens after its first block; 0: it has no more
+	Took   float64 // seconds that they took; 0: that is not known
+	// Attended is how many tokens of prompts the rank's answers attended to meanwhile, in the mean.
+	Attended float64
+	// Computed is the time of the prefills that ended on the rank meanwhile, in seconds, as Computing returns it.
+	Computed float64
+}
+
+// Generated learns from an answer.
+func (l *Learner) Generated(slot uint32, r catalog.Rank, a Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := l.state(slot, r)
-	s.outputs.q50.add(math.Log(perToken), 0.5)
-	s.perOutput.Store(math.Float64bits(s.outputs.perToken()))
-	l.outputs.q50.add(math.Log(perToken), 0.5)
-	m := *l.model.Load()
-	m.PerOutput = l.outputs.perToken()
+	s, m := l.state(slot, r), *l.model.Load()
+	l.answers.addLength(a.Tokens)
+	if perToken := a.Took / a.Timed; perToken >= minPerOutput && perToken <= maxPerOutput { // not NaN
+		s.outputs.q50.add(math.Log(perToken), 0.5)
+		s.perOutput.Store(math.Float64bits(s.outputs.perToken()))
+		l.outputs.q50.add(math.Log(perToken), 0.5)
+		m.PerOutput = l.outputs.perToken()
+		if m.Learned && m.PerOutput > 0 && !s.late.Load() {
+			l.answers.addTime(a, math.Float64frombits(s.speed.Load()), m.PerOutput)
+		}
+	}
+	m.PerAttended, m.Output = l.answers.perAttended(), l.answers.output()
 	l.model.Store(&m)
+}
+
+// Computing returns how long a rank of speed 1 computes u tokens of a prompt, without Base; 0 until that is learned. Engines compute
+// prompts beside answers, which are delayed by so much: their steps pass anyhow.
+func (l *Learner) Computing(u, prompt uint64) time.Duration {
+	m := l.Model()
+	if !m.Learned {
+		return 0
+	}
+	p := Parameters{PerToken: m.PerToken, PerContext: m.PerContext}
+	return time.Duration(min(p.Prefill(float64(u), float64(prompt)), maxSeconds) * float64(time.Second))
 }
 
 // PerOutput returns the time that a rank takes for each token of an answer after the first one, in seconds: what was learned of

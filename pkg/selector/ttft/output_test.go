@@ -5,7 +5,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
-	"time"
 )
 
 // TestTimePerOutputToken: the median of a rank's answers is learned from answers that scatter, of which a fifth were held up for
@@ -19,7 +18,7 @@ func TestTimePerOutputToken(t *testing.T) {
 		if r.IntN(5) == 0 {
 			took += 60 // a client that reads slowly
 		}
-		l.Generated(uint32(slot), rankOf(slot), uint64(tokens), time.Duration(took*float64(time.Second)))
+		l.Generated(uint32(slot), rankOf(slot), Answer{Timed: float64(tokens), Took: took})
 	}
 	of := func(slot int) float64 { return l.PerOutput(uint32(slot), rankOf(slot)) }
 	for i := range 9 {
@@ -63,11 +62,11 @@ func TestTimePerOutputToken(t *testing.T) {
 func TestImpossibleAnswers(t *testing.T) {
 	l := NewLearner()
 	for range 100 {
-		l.Generated(0, rankOf(0), 16, 200*time.Microsecond)
-		l.Generated(0, rankOf(0), 0, 0)
-		l.Generated(0, rankOf(0), 0, time.Second)
-		l.Generated(0, rankOf(0), 16, -time.Hour)
-		l.Generated(0, rankOf(0), 16, 24*time.Hour)
+		l.Generated(0, rankOf(0), Answer{Timed: 16, Took: 200e-6})
+		l.Generated(0, rankOf(0), Answer{})
+		l.Generated(0, rankOf(0), Answer{Took: 1})
+		l.Generated(0, rankOf(0), Answer{Timed: 16, Took: -3600})
+		l.Generated(0, rankOf(0), Answer{Timed: 16, Took: 24 * 3600})
 	}
 	if got := l.PerOutput(0, rankOf(0)); got != 0 {
 		t.Errorf("learned %g s", got)

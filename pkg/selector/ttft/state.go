@@ -20,6 +20,7 @@ type state struct {
 	Ranks    []rankTimes   `json:"ranks"`
 	Errors   *errorState   `json:"errors,omitempty"`
 	Outputs  *outputState  `json:"outputs,omitempty"`
+	Answers  *answerTimes  `json:"answers,omitempty"`
 }
 
 // outputState has the logarithm of a median of times per output token, in seconds.
@@ -96,6 +97,7 @@ func (l *Learner) MarshalJSON() ([]byte, error) {
 	s := state{
 		Version: stateVersion, Samples: l.samples, Ranks: []rankTimes{},
 		Products: l.fit.products, Times: l.fit.times, Theta: l.fit.theta, Errors: l.errors.state(), Outputs: l.outputs.state(),
+		Answers: l.answers.state(),
 	}
 	add := func(r catalog.Rank, of known) {
 		s.Ranks = append(s.Ranks, rankTimes{
@@ -139,13 +141,14 @@ func (l *Learner) UnmarshalJSON(b []byte) error {
 	for _, r := range s.Ranks {
 		l.restored[catalog.Rank{Worker: r.Worker, DP: r.DP}] = known{ratio{r.Observed, r.Predicted}, r.Errors.quantiles(), r.Outputs.times()}
 	}
-	l.errors, l.outputs = s.Errors.quantiles(), s.Outputs.times()
+	l.errors, l.outputs, l.answers = s.Errors.quantiles(), s.Outputs.times(), s.Answers.times()
 	m := *l.model.Load()
 	m.PerOutput = l.outputs.perToken()
 	if l.samples >= learnedSamples {
 		m.Parameters = l.fit.parameters()
 		m.Learned, m.Mature, m.Calibration = true, l.samples >= matureSamples, l.errors.calibration()
 	}
+	m.PerAttended, m.Output = l.answers.perAttended(), l.answers.output()
 	l.model.Store(&m)
 	return nil
 }
@@ -173,6 +176,6 @@ func (s *state) plausible() bool {
 		within(r.Predicted, math.SmallestNonzeroFloat64)
 		ok = ok && r.Errors.plausible() && r.Outputs.plausible()
 	}
-	ok = ok && s.Errors.plausible() && s.Outputs.plausible()
+	ok = ok && s.Errors.plausible() && s.Outputs.plausible() && s.Answers.plausible()
 	return ok
 }
