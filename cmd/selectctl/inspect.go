@@ -277,7 +277,7 @@ func clip(name string) string {
 }
 
 func explanationTable(e *client.Explanation) *table {
-	t := &table{columns: []string{"", "WORKER", "RANK", "COST", "UNIT", "CACHED", "UNCACHED", "REQUESTS", "WAIT", "PREFILL", "DELAY", "DECODE", "SPEED"}, wide: 5}
+	t := &table{columns: []string{"", "WORKER", "RANK", "COST", "UNIT", "CACHED", "UNCACHED", "REQUESTS", "WAIT", "PREFILL", "DELAY", "DECODE", "ANSWER", "SPEED"}, wide: 6}
 	candidates := slices.Clone(e.Candidates)
 	slices.SortStableFunc(candidates, func(x, y client.ExplainedRank) int { return cmp.Compare(x.Cost, y.Cost) })
 	for i := range candidates {
@@ -287,7 +287,7 @@ func explanationTable(e *client.Explanation) *table {
 		}
 		cached := c.CachedTokens.Device + c.CachedTokens.Host + c.CachedTokens.Disk
 		t.add(mark, c.Worker, c.DPRank, fmt.Sprintf("%.4g", c.Cost), c.Unit, cached, c.UncachedTokens, c.ActiveRequests,
-			fmt.Sprintf("%.4g", c.Terms.Wait), fmt.Sprintf("%.4g", c.Terms.Prefill), fmt.Sprintf("%.4g", c.Terms.Delay), fmt.Sprintf("%.4g", c.Terms.Decode), fmt.Sprintf("%.3g", c.SpeedFactor))
+			fmt.Sprintf("%.4g", c.Terms.Wait), fmt.Sprintf("%.4g", c.Terms.Prefill), fmt.Sprintf("%.4g", c.Terms.Delay), fmt.Sprintf("%.4g", c.Terms.Decode), fmt.Sprintf("%.4g", c.Terms.Answer), fmt.Sprintf("%.3g", c.SpeedFactor))
 	}
 	for _, x := range e.Excluded {
 		t.add("x", x.Worker, x.DPRank, x.Reason)

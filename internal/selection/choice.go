@@ -26,6 +26,7 @@ type choice struct {
 	// predicted is the time to first token on the chosen rank, in seconds; 0: no policy predicts it.
 	predicted float64
 	warmed    bool // a new or emptied rank was chosen for that reason
+	prefills  bool // the rank is to prefill for another one, see Pair
 	sampled   sampled
 	// charged is the predicted work of requests that are delayed before this one, in seconds by slot.
 	charged map[uint32]float64
@@ -225,6 +226,9 @@ func (c *choice) addQueues(ranks []catalog.Entry, v *reservations.View, l *ttft.
 		Crowding:   flows.Scope.Crowding(c.scope.snapshot.NumPrompts),
 		Fallback:   m.Fallback,
 	}
+	if c.prefills { // no answer runs on the rank
+		c.decision.Model.PerAttended = 0
+	}
 }
 
 // foreignWeight is the part of the foreign work that waits by the last report that a new request is
@@ -240,6 +244,7 @@ func QueueOf(v *reservations.View, e catalog.Entry, l *ttft.Learner) selector.Qu
 	q := selector.Queue{
 		Prefills: of.Prefills, Tokens: of.Tokens, Context: of.Context,
 		HeadTokens: of.HeadTokens, HeadPrompt: of.HeadPrompt, Elapsed: of.Elapsed.Seconds(), Decoding: of.Decoding,
+		Prompts: float64(of.Prompts),
 	}
 	q.Speed, q.Late = l.Rank(e.Slot, e.Rank)
 	if said := v.Engine(e.Slot); said != nil {

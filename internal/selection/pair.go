@@ -146,7 +146,7 @@ func (p *prefillSide) begin(a *attempt) (found bool) {
 	p.scope.request, p.choice.request = &p.request, &p.request
 	p.scope.reset()
 	p.choice.reset()
-	p.choice.scope, p.choice.prompt, p.choice.session = &p.scope, &a.prompt, &p.session
+	p.choice.scope, p.choice.prompt, p.choice.session, p.choice.prefills = &p.scope, &a.prompt, &p.session, true
 	p.scope.state, p.scope.rules, p.scope.snapshot = a.scope.state, a.scope.rules, a.scope.snapshot
 	return p.scope.listEligible() == nil
 }

@@ -596,6 +596,53 @@ func TestPairsCalibrate(t *testing.T) {
 	})
 }
 
+// TestPairsCountNoAnswers: answers that slow one another are part of the cost of a rank, but not where it prefills for another one.
+func TestPairsCountNoAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := disaggregated(t, servicetest.Policy(t, "predicted-ttft", ""))
+		runPairs(w, t)
+		time.Sleep(2 * time.Second)
+		do := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range 60 { // answers of 20 blocks, slowed by 5 µs for a token of their prompts
+			id, size := fmt.Sprint("answer", i), 100+i*170%4000
+			_, err := w.SelectPair(t.Context(), askPair(id, servicetest.Prompt(uint32(1000+i)<<16, size)))
+			do(err)
+			do(w.PrefillComplete(id))
+			for range 20 {
+				time.Sleep(servicetest.BlockSize * (time.Millisecond + time.Duration(size)*5*time.Microsecond))
+				do(w.OutputBlock(id, nil))
+			}
+			do(w.Free(id))
+		}
+		if k := learned(w, t).PerAttended; math.Abs(k-5e-6) > 1e-6 {
+			t.Errorf("learned %g s for a token of context", k)
+		}
+		only := selection.Constraints{HasAllowedWorkers: true, AllowedWorkers: []uint64{1, 2}} // which prefill
+		for i := range 60 {
+			ask := servicetest.Ask(servicetest.Prompt(uint32(2000+i)<<16, 4000))
+			ask.ReservationID, ask.Constraints = new(fmt.Sprint("there", i)), only
+			_, err := w.Select(t.Context(), ask, true)
+			do(err)
+		}
+		ask := servicetest.Ask(servicetest.Prompt(1<<30, 4000))
+		ask.Constraints = only
+		alone, err := w.Explain(t.Context(), ask)
+		do(err)
+		pair, err := w.SelectPair(t.Context(), askPair("pair", servicetest.Prompt(1<<30, 4000), func(r *selection.PairRequest) { r.Explain = true }))
+		do(err)
+		for i, c := range alone.Candidates {
+			if of := pair.Prefill.Explanation.Candidates[i]; c.Answer == 0 || of.Answer != 0 || of.Rank != c.Rank {
+				t.Errorf("alone %+v, for another rank %+v", c.Reasons, of.Reasons)
+			}
+		}
+	})
+}
+
 // TestPairTarget: of the ranks that prefill, those that are predicted to hold the request's target come first; if none does,
 // nor a rank that decodes, which could prefill too, a request that wants it is refused.
 func TestPairTarget(t *testing.T) {

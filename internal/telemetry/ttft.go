@@ -21,6 +21,8 @@ var (
 	ttftBase        = predictionFamilies.Gauge("ttft_base_seconds", "Predicted time of a prefill whatever its size.", scopeLabels...)
 	ttftToken       = predictionFamilies.Gauge("ttft_token_seconds", "Predicted time of a prefill for each token to compute.", scopeLabels...)
 	ttftContext     = predictionFamilies.Gauge("ttft_context_seconds", "Predicted time of a prefill for each token to compute and token that it attends to.", scopeLabels...)
+	ttftAttended    = predictionFamilies.Gauge("ttft_attended_seconds", "Learned time by which each output token comes later for a token of the prompts that its rank's answers attend to; 0 until it is learned.", scopeLabels...)
+	ttftAnswer      = predictionFamilies.Gauge("ttft_answer_tokens", "Learned mean length of an answer in tokens; 0 without answers.", scopeLabels...)
 	ttftSpeed       = predictionFamilies.Gauge("ttft_rank_time_ratio", "Learned time of a rank's prefills by that of its scope.", rankLabels...)
 	ttftOutput      = predictionFamilies.Gauge("ttft_rank_output_token_seconds", "Learned time of a rank for each token of an answer after the first: the median of its answers.", rankLabels...)
 	ttftError       = predictionFamilies.Gauge("ttft_error_ratio", "Observed time to first token over the predicted one that this share of requests has at most, as learned.", append(scopeLabels[:2:2], "share")...)
@@ -53,6 +55,8 @@ func (p Predictions) Collect(ch chan<- prometheus.Metric) {
 		metrics.Send(ch, ttftBase, m.Base, sc.Model, sc.Tenant)
 		metrics.Send(ch, ttftToken, m.PerToken, sc.Model, sc.Tenant)
 		metrics.Send(ch, ttftContext, m.PerContext, sc.Model, sc.Tenant)
+		metrics.Send(ch, ttftAttended, m.PerAttended, sc.Model, sc.Tenant)
+		metrics.Send(ch, ttftAnswer, m.Output, sc.Model, sc.Tenant)
 		for _, r := range l.States() {
 			metrics.Send(ch, ttftRails, engaged(&r), sc.Model, sc.Tenant, r.Rail.String())
 			metrics.Send(ch, ttftEngagements, r.Engagements, sc.Model, sc.Tenant, r.Rail.String())

@@ -50,6 +50,7 @@ type ExplainedRank struct {
 		Prefill float64 `json:"prefill"`
 		Delay   float64 `json:"delay"`
 		Decode  float64 `json:"decode"`
+		Answer  float64 `json:"answer"`
 		Taint   float64 `json:"taint"`
 	} `json:"terms"`
 	// CachedTokens are by tier, each beyond the ones before it.

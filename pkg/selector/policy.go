@@ -73,6 +73,7 @@ type Reasons struct {
 	Prefill            float64     // of the request itself
 	Delay              float64     // of other requests, because of this one
 	Decode             float64     // for requests that decode on the rank
+	Answer             float64     // of the answer and of those on the rank, which slow one another
 	Speed              float64     // the rank's time relative to its fleet's; above 1 is slower
 	Taint              float64     // factor of the preferred taints; 1: none
 	Source             ModelSource // of the times

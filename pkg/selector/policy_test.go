@@ -51,12 +51,15 @@ func randomDecision(rnd *rand.Rand) *selector.Decision {
 		q := selector.Queue{
 			Prefills: uint32(size(1 << 32)), Tokens: float64(size(1 << 50)), Context: float64(size(1 << 60)),
 			HeadTokens: size(1 << 40), HeadPrompt: size(1 << 40), Elapsed: float64(size(1 << 30)),
-			Decoding: uint32(size(1 << 32)), Speed: 4 * rnd.Float64(), Late: rnd.IntN(4) == 0,
+			Decoding: uint32(size(1 << 32)), Prompts: float64(size(1 << 50)), Speed: 4 * rnd.Float64(), Late: rnd.IntN(4) == 0,
 		}
 		d.Queues = append(d.Queues, q)
 	}
 	d.Model = selector.Model{Parameters: ttft.Default(), Crowding: ttft.Crowding{Rate: 10 * rnd.Float64(), Long: rnd.Float64(), Ranks: 8}, Fallback: rnd.IntN(8) == 0}
 	d.Model.Mature = rnd.IntN(2) == 0
+	if rnd.IntN(2) == 0 {
+		d.Model.PerAttended, d.Model.Output = rnd.Float64()/1e7, 1000*rnd.Float64()
+	}
 	return d
 }
 
@@ -74,7 +77,7 @@ func TestCostsAreFinite(t *testing.T) {
 				}
 				for i, cost := range costs {
 					r := policy.Reasons(d, i)
-					for _, v := range []float64{cost, r.Wait, r.Prefill, r.Delay, r.Decode, r.Speed, r.Taint} {
+					for _, v := range []float64{cost, r.Wait, r.Prefill, r.Delay, r.Decode, r.Answer, r.Speed, r.Taint} {
 						if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
 							t.Fatalf("cost %v, reasons %+v of %+v", cost, r, d.Candidates[i])
 						}
@@ -122,6 +125,7 @@ func TestPoliciesAreMonotone(t *testing.T) {
 				d.Queues[i].Prefills += 1 + rnd.Uint32N(1000)
 				d.Queues[i].Tokens += 1e6 * rnd.Float64()
 				d.Queues[i].Decoding += rnd.Uint32N(1000)
+				d.Queues[i].Prompts += 1e6 * rnd.Float64()
 				if is := favoured(policy, d, i); is && !was && d.Weights.CreditDecay == 0 && before.Known {
 					t.Fatalf("favoured only with more work:\n%+v\n%+v", before, *c)
 				}
@@ -147,7 +151,7 @@ func TestReasonsAddUp(t *testing.T) {
 			costs := policy.Costs(d, nil)
 			for i, cost := range costs {
 				r := policy.Reasons(d, i)
-				if sum := (r.Wait + r.Prefill + r.Delay + r.Decode) * r.Taint; math.Abs(sum-cost) > 1e-9*max(1, cost) {
+				if sum := (r.Wait + r.Prefill + r.Delay + r.Decode + r.Answer) * r.Taint; math.Abs(sum-cost) > 1e-9*max(1, cost) {
 					t.Fatalf("%s: %+v add up to %v, not %v", name, r, sum, cost)
 				}
 			}

@@ -89,7 +89,7 @@ func (p *PredictedTTFT) Reasons(d *Decision, i int) Reasons {
 	r := d.ReasonsOf(i, "seconds")
 	c := p.cost(d, i)
 	r.Uncached = d.ToCompute(p.Own, i)
-	r.Wait, r.Prefill, r.Delay, r.Decode, r.Speed = c.Wait, c.Prefill, c.Delay, c.Decode, c.Speed
+	r.Wait, r.Prefill, r.Delay, r.Decode, r.Answer, r.Speed = c.Wait, c.Prefill, c.Delay, c.Decode, c.Answer, c.Speed
 	if d.Model.Learned {
 		r.Source = Learned
 	}

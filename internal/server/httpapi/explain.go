@@ -208,6 +208,7 @@ func appendCandidate(out []byte, r selection.ExplainedRank) []byte {
 	out = appendFloatField(out, "prefill", r.Prefill)
 	out = appendFloatField(out, "delay", r.Delay)
 	out = appendFloatField(out, "decode", r.Decode)
+	out = appendFloatField(out, "answer", r.Answer)
 	out = append(appendFloatField(out, "taint", r.Taint), '}')
 	out = append(appendKey(out, "cached_tokens"), '{')
 	out = appendUintField(out, "device", r.Device)

@@ -87,7 +87,7 @@ func TestAnswers(t *testing.T) {
 		}}, "GET", "/loads", "", 200},
 		{"policies", fake{policies: []selection.ScopePolicy{
 			{Scope: scope, Name: "fast", Type: "predicted-ttft", DecidedBy: policies.ByFile, Shadow: []string{"default"}, Learned: &selection.LearnedPrefills{
-				Parameters: ttft.Parameters{Base: 0.02, PerToken: 8e-5, PerContext: 3e-9, Learned: true}, Samples: 500,
+				Parameters: ttft.Parameters{Base: 0.02, PerToken: 8e-5, PerContext: 3e-9, PerAttended: 4.5e-8, Output: 320, Learned: true}, Samples: 500,
 				Calibration: ttft.Calibration{Samples: 480, Q50: 1, Q90: 1.25},
 				Compared:    ttft.Compared{Predictions: 256, Held: 0.875, Deciles: []ttft.Decile{{Predicted: 0.5, Observed: 0.75}}},
 				Flow:        ttft.Flow{Arrivals: 3.5, Work: 1},
@@ -109,7 +109,7 @@ func TestAnswers(t *testing.T) {
 			Chosen: &catalog.Rank{Worker: 1, DP: 3}, ChosenHeader: selection.RankHeader{Form: "local", Local: 1},
 			Session: "child", Group: "root", Home: &catalog.Rank{Worker: 2, DP: 1}, MovedBecause: "filtered", Candidates: []selection.ExplainedRank{{
 				Rank: catalog.Rank{Worker: 1, DP: 3}, Header: selection.RankHeader{Form: "local", Local: 1}, Cost: 8, Requests: 3, Predicted: ttft.Cost{Wait: 0.5, Prefill: 0.25},
-				Reasons: selector.Reasons{Unit: "tokens", Device: 32, Uncached: 8, Prefill: 8, Decode: 1, Speed: 1, Taint: 1, Source: selector.Default},
+				Reasons: selector.Reasons{Unit: "tokens", Device: 32, Uncached: 8, Prefill: 8, Decode: 1, Answer: 0.25, Speed: 1, Taint: 1, Source: selector.Default},
 			}},
 			Excluded: []selection.ExcludedRank{{Rank: catalog.Rank{Worker: 2, DP: 1}, Why: selection.MissingTaint}},
 			Shadows:  []selection.ShadowChoice{{Policy: "default", Rank: catalog.Rank{Worker: 1}, Same: true}},

@@ -122,6 +122,8 @@ func appendLearned(out []byte, l *selection.LearnedPrefills) []byte {
 	out = appendFloatField(out, "base_seconds", l.Base)
 	out = appendFloatField(out, "token_seconds", l.PerToken)
 	out = appendFloatField(out, "context_seconds", l.PerContext)
+	out = appendFloatField(out, "attended_seconds", l.PerAttended)
+	out = appendFloatField(out, "answer_tokens", l.Output)
 	out = appendFloatField(out, "arrivals_per_second", l.Flow.Arrivals)
 	out = appendFloatField(out, "booked_seconds_per_second", l.Flow.Work)
 	out = appendCalibration(appendKey(out, "calibration"), l)

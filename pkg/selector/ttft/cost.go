@@ -48,6 +48,7 @@ type Queue struct {
 	HeadTokens, HeadPrompt uint64
 	Elapsed                float64
 	Decoding               uint32  // requests whose prefill is complete
+	Prompts                float64 // tokens of the prompts of all requests on the rank
 	Speed                  float64 // m, the rank's time relative to its fleet's; 0 is read as 1
 	// Late: callers report the end of this rank's prefills too late (see LateRank), so
 	// that Elapsed and Speed are not used.
@@ -175,18 +176,32 @@ func (c Crowding) delay(q *Queue, wait, x float64) float64 {
 // decodeShare is the delay of a request that decodes on a rank, per second of prefill.
 const decodeShare = 0.1
 
+const (
+	// answerWeight is what a second by which answers end later weighs beside one by which a first token comes later: a tenth, as in
+	// decodeShare, because an answer is read while it comes.
+	answerWeight = 0.1
+	// answerSlack are the seconds by which answers end later, all together, that cost nothing. Prompts of some thousand tokens
+	// cost less on every rank: there, to leave what is cached for a rank with fewer answers takes more from first tokens than it gives
+	// to answers. Prompts of 100,000 tokens cost more on all ranks with several of them, so that the differences between these stay.
+	answerSlack = 10.0
+)
+
 // Cost is what a request costs on a rank, in seconds.
 type Cost struct {
 	Wait    float64 // W, until its prefill can start
 	Prefill float64 // x, its own
 	Delay   float64 // of requests that arrive while the rank is busy with it
 	Decode  float64 // delay of requests that decode on the rank
-	Speed   float64 // factor in Prefill: the learned speed, times the stall factor
+	// Answer is what its answer ends later for those that run on the rank, and these for its prompt, weighed: answerWeight times what
+	// Output · PerAttended · speed · (C + n·L) exceeds answerSlack by, for L tokens of its prompt, n requests on the rank and C tokens of
+	// their prompts.
+	Answer float64
+	Speed  float64 // factor in Prefill: the learned speed, times the stall factor
 }
 
 // Total returns the cost that is compared. It is finite.
 func (c *Cost) Total() float64 {
-	return min(c.Wait+c.Prefill+c.Delay+c.Decode, math.MaxFloat64)
+	return min(c.Wait+c.Prefill+c.Delay+c.Decode+c.Answer, math.MaxFloat64)
 }
 
 // Soonest returns the time to first token of a prompt with cost c on the rank of q, in seconds, if its engine computes the prompt in
@@ -208,5 +223,7 @@ func (p *Parameters) Cost(u, prompt float64, q *Queue, crowding Crowding) (c Cos
 	c.Prefill = c.Speed * p.Prefill(u, prompt)
 	c.Delay = crowding.delay(q, c.Wait, c.Prefill)
 	c.Decode = decodeShare * c.Prefill * float64(q.Decoding)
+	later := p.Output * p.PerAttended * q.speed() * (q.Prompts + prompt*(float64(q.Prefills)+float64(q.Decoding)))
+	c.Answer = answerWeight * max(0, later-answerSlack)
 	return c
 }

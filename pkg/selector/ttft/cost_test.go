@@ -56,7 +56,8 @@ func reference(p *Parameters, u, prompt float64, all []booking, q *Queue, lambda
 		delaying = long + (own-long)/float64(ranks)
 	}
 	rate := (lambda/float64(ranks)/(1-rho) + q.Flow.Arrivals/(1-math.Min(q.Flow.Work, 0.8))) / 2
-	return wait + own + delaying*rate*(wait+delaying/2) + 0.1*own*float64(q.Decoding)
+	answer := 0.1 * math.Max(0, p.Output*p.PerAttended*m*(q.Prompts+prompt*float64(len(all)+int(q.Decoding)))-10)
+	return wait + own + delaying*rate*(wait+delaying/2) + 0.1*own*float64(q.Decoding) + answer
 }
 
 // drawn is a random rank as a decision sees it.
@@ -68,7 +69,10 @@ func drawn(rnd *rand.Rand) (p Parameters, all []booking, q Queue, f Flow, u, pro
 	}
 	q = queueOf(all)
 	q.Elapsed, q.Speed, q.Late = rnd.ExpFloat64(), 0.5+3.5*rnd.Float64(), rnd.IntN(4) == 0
-	q.Decoding = rnd.Uint32N(50)
+	q.Decoding, q.Prompts = rnd.Uint32N(50), 1e6*rnd.Float64()
+	if rnd.IntN(2) == 0 {
+		p.PerAttended, p.Output = rnd.Float64()/1e7, 1000*rnd.Float64()
+	}
 	q.Flow = Flow{Arrivals: 10 * rnd.Float64(), Work: 2 * rnd.Float64()}
 	prompt = float64(1 + rnd.Uint64N(30000))
 	return p, all, q, Flow{Arrivals: 30 * rnd.Float64(), Work: 10 * rnd.Float64()}, 1 + math.Floor(prompt*rnd.Float64()), prompt
@@ -102,7 +106,7 @@ func TestCostIsMonotone(t *testing.T) {
 		if len(all) > 0 {
 			longer = append(longer, booking{1 + rnd.Uint64N(1000), 1000})
 			q2 := queueOf(longer)
-			q2.Elapsed, q2.Speed, q2.Late, q2.Decoding, q2.Flow = q.Elapsed, q.Speed, q.Late, q.Decoding, q.Flow
+			q2.Elapsed, q2.Speed, q2.Late, q2.Decoding, q2.Prompts, q2.Flow = q.Elapsed, q.Speed, q.Late, q.Decoding, q.Prompts, q.Flow
 			if c := p.Cost(u, prompt, &q2, crowding); c.Total() < base.Total() {
 				t.Fatalf("%+v %+v: more waiting work costs less", p, q)
 			}
@@ -110,6 +114,10 @@ func TestCostIsMonotone(t *testing.T) {
 		q.Decoding++
 		if c := p.Cost(u, prompt, &q, crowding); c.Total() < base.Total() {
 			t.Fatalf("%+v %+v: one more request that decodes costs less", p, q)
+		}
+		q.Prompts += 1000
+		if c := p.Cost(u, prompt, &q, crowding); c.Total() < base.Total() {
+			t.Fatalf("%+v %+v: longer prompts there cost less", p, q)
 		}
 		crowding.Rate *= 2
 		if c := p.Cost(u, prompt, &q, crowding); c.Total() < base.Total() {
@@ -129,7 +137,7 @@ func TestCostHasNoUnit(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 1))
 	for range 5000 {
 		p, _, q, f, u, prompt := drawn(rnd)
-		p.Mature = false // the slack of stalls is in seconds
+		p.Mature, p.PerAttended = false, 0 // the slacks of stalls and answers are in seconds
 		c := 0.1 + 10*rnd.Float64()
 		slow, later := p, q
 		slow.Base, slow.PerToken, slow.PerContext = c*p.Base, c*p.PerToken, c*p.PerContext
@@ -145,11 +153,11 @@ func TestCostHasNoUnit(t *testing.T) {
 
 func TestCostIsFinite(t *testing.T) {
 	most := uint64(math.MaxUint64)
-	for _, p := range []Parameters{Default(), {Base: maxBase, PerToken: maxPerToken, PerContext: maxPerContext, Learned: true, Mature: true}} {
+	for _, p := range []Parameters{Default(), {Base: maxBase, PerToken: maxPerToken, PerContext: maxPerContext, PerAttended: maxPerAttended, Output: maxTokens, Learned: true, Mature: true}} {
 		for _, elapsed := range []float64{-1e18, 0, 1e18} {
 			q := Queue{
 				Prefills: math.MaxUint32, Tokens: 1e30, Context: 1e60, HeadTokens: most, HeadPrompt: 1,
-				Elapsed: elapsed, Decoding: math.MaxUint32, Speed: maxSpeed,
+				Elapsed: elapsed, Decoding: math.MaxUint32, Prompts: float64(most), Speed: maxSpeed,
 			}
 			for _, u := range []float64{0, 1, float64(most)} {
 				c := p.Cost(u, 0, &q, Flow{1e18, 1e18}.Crowding(0))

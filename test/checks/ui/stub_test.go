@@ -158,7 +158,7 @@ func (s *stub) explanation(n int) object {
 		wait, prefill, decode := load*20, float64(uncached)/64, load*60
 		candidates = append(candidates, object{
 			"worker_id": 1 + i/2, "dp_rank": i % 2, "cost": wait + prefill + decode, "unit": "blocks",
-			"terms":         object{"wait": wait, "prefill": prefill, "delay": 0, "decode": decode, "taint": 1},
+			"terms":         object{"wait": wait, "prefill": prefill, "delay": 0, "decode": decode, "answer": 0, "taint": 1},
 			"cached_tokens": object{"device": device, "host": host, "disk": 0}, "uncached_tokens": uncached, "active_requests": int(load * 30),
 			"predicted_wait_seconds": load * 0.2, "predicted_prefill_seconds": float64(uncached) / 20000, "predicted_delay_seconds": 0, "speed_factor": 1, "source": "learned",
 		})

@@ -81,7 +81,7 @@ export interface FleetAnswer {
 export interface Candidate extends Rank {
   cost: number;
   unit: string;
-  terms: { wait: number; prefill: number; delay: number; decode: number; taint: number };
+  terms: { wait: number; prefill: number; delay: number; decode: number; answer: number; taint: number };
   cached_tokens: { device: number; host: number; disk: number };
   uncached_tokens: number;
   active_requests: number;

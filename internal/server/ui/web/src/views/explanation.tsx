@@ -7,7 +7,7 @@ import type { Candidate, Explanation } from "../types";
 
 void Fragment;
 
-const termNames = { wait: "wait", prefill: "prefill", delay: "delay of others", decode: "decode load", taint: "taints" } as const;
+const termNames = { wait: "wait", prefill: "prefill", delay: "delay of others", decode: "decode load", answer: "slower answers", taint: "taints" } as const;
 const tierNames = { device: "device", host: "host memory", disk: "disk or external" } as const;
 
 /** Why a rank cannot be chosen, in words. */
@@ -58,9 +58,9 @@ function Prefix(props: { c: Candidate; x: Explanation }) {
 
 /** The terms that add up to a cost; taints multiply their sum. */
 function termsOf(c: Candidate): [keyof typeof termNames, number][] {
-  const { wait, prefill, delay, decode } = c.terms;
-  const sum = wait + prefill + delay + decode;
-  return [["wait", wait], ["prefill", prefill], ["delay", delay], ["decode", decode], ["taint", c.cost - sum]];
+  const { wait, prefill, delay, decode, answer } = c.terms;
+  const sum = wait + prefill + delay + decode + answer;
+  return [["wait", wait], ["prefill", prefill], ["delay", delay], ["decode", decode], ["answer", answer], ["taint", c.cost - sum]];
 }
 
 function Cost(props: { c: Candidate; most: number }) {
@@ -139,7 +139,7 @@ export function ExplanationPanel(props: { x: Explanation; past: boolean }) {
   const { x } = props;
   const [all, setAll] = useState(false);
   const sorted = useMemo(() => [...x.candidates].sort((a, b) => a.cost - b.cost), [x]);
-  const most = Math.max(...sorted.map((c) => c.terms.wait + c.terms.prefill + c.terms.delay + c.terms.decode), ...sorted.map((c) => c.cost), 0);
+  const most = Math.max(...sorted.map((c) => c.terms.wait + c.terms.prefill + c.terms.delay + c.terms.decode + c.terms.answer), ...sorted.map((c) => c.cost), 0);
   const shown = all ? sorted : sorted.slice(0, 12);
   const chosen = chosenOf(x), isChosen = (c: Candidate) => c === chosen;
   const chosenBelow = sorted.slice(shown.length).find(isChosen);
