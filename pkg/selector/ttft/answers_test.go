@@ -96,8 +96,12 @@ func TestNoTimes(t *testing.T) {
 	for range 100 {
 		unknown.Generated(0, rankOf(0), e.answer(l, 1e6*e.Float64(), 1))
 		for _, a := range []Answer{
-			{Tokens: 100}, {Tokens: 100, Timed: 16}, {Tokens: 100, Took: 3}, {Tokens: 100, Timed: 16, Took: 1e9, Attended: 1e5},
-			{Tokens: 100, Timed: 16, Took: 1, Attended: -1, Computed: 1e9}, {Tokens: 100, Timed: 16, Took: 1, Computed: math.Inf(1)},
+			{Tokens: 100},
+			{Tokens: 100, Timed: 16},
+			{Tokens: 100, Took: 3},
+			{Tokens: 100, Timed: 16, Took: 1e9, Attended: 1e5},
+			{Tokens: 100, Timed: 16, Took: 1, Attended: -1, Computed: 1e9},
+			{Tokens: 100, Timed: 16, Took: 1, Computed: math.Inf(1)},
 		} {
 			l.Generated(0, rankOf(0), a)
 		}
