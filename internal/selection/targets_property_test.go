@@ -117,7 +117,7 @@ func (f *fleet) state(req selection.SelectRequest) state {
 
 // TestTargetsAgainstAnOracle: in random states, of the ranks that are predicted to hold what a request wants, nine times out of ten,
 // one with the least cost is chosen. If there is none, it is one with the least predicted time to first token, unless the
-// request refuses that, no rank holds it by the prediction alone, with short prompts that wait computed together, and one has no guard rail: then
+// request refuses that, no rank holds it by the prediction alone, or if all goes well there, and one has no guard rail: then
 // it is told the least predicted time.
 func TestTargetsAgainstAnOracle(t *testing.T) {
 	fleets, states := 4, 250
@@ -184,11 +184,13 @@ func (f *fleet) compare() (outcome string) {
 		if s.margins[of] < 1e-9 || c.PerOutput == 0 {
 			t.Fatalf("nothing is known of %v", c.Rank)
 		}
-		together := 0.0 // as ttft.Parameters.Soonest says
-		if q := queues[c.Rank]; model.PerToken*q.Tokens+model.PerContext*q.Context <= model.Base*float64(q.Prefills) {
-			together = min(c.Predicted.Wait, c.Predicted.Speed*model.Base*float64(q.Prefills))
+		sooner := min(c.Predicted.Prefill, c.Predicted.Speed*model.InStep) // as ttft.Parameters.Soonest says
+		if q := queues[c.Rank]; q.Prefills == 0 && q.Decoding > 0 {
+			sooner = 0
+		} else if q.Prefills > 0 && model.PerToken*q.Tokens+model.PerContext*q.Context <= model.Base*float64(q.Prefills) {
+			sooner = min(c.Predicted.Wait, c.Predicted.Speed*model.Base*float64(q.Prefills))
 		}
-		mayHold = mayHold || c.TTFT()-together <= first && c.TTFT()-together+output*c.PerOutput <= answer
+		mayHold = mayHold || c.TTFT()-sooner <= first && c.TTFT()-sooner+output*c.PerOutput <= answer
 		if likely <= first && likely+output*c.PerOutput <= answer {
 			holds[of] = true
 			leastCost = min(leastCost, c.Cost)

@@ -11,6 +11,9 @@ type Parameters struct {
 	// in seconds: k in the time b + k·context of an engine's step. 0: too little is known of answers.
 	PerAttended float64
 	Output      float64 // mean length of an answer in tokens; 0: it is not known
+	// InStep is how much sooner than predicted half of the prefills end that begin as soon as their engine is ready for them, on an idle
+	// rank or after another one, in seconds, from 0 to Base: Base includes the wait for the end of the step that runs when a prompt comes.
+	InStep float64
 	// Learned: the coefficients are learned; otherwise they are those of Default.
 	Learned bool
 	// Mature: enough samples are learned from to tell that a rank is stalled.
@@ -204,15 +207,19 @@ func (c *Cost) Total() float64 {
 	return min(c.Wait+c.Prefill+c.Delay+c.Decode+c.Answer, math.MaxFloat64)
 }
 
-// Soonest returns the time to first token of a prompt with cost c on the rank of q, in seconds, if its engine computes the prompt in
-// one step with those that wait, as engines do that compute prompts in chunks: then Base passes once for all. They are taken to fit in
-// one step if their tokens take less than their fixed parts. It is at most the predicted time, c.Wait+c.Prefill.
+// Soonest returns the time to first token of a prompt with cost c on the rank of q, in seconds, if all goes well for it. It is at most
+// the predicted time, c.Wait+c.Prefill. Engines that compute prompts in chunks compute it in one step with those that wait, so that Base
+// passes once for all. They are taken to fit in one step if their tokens take less than their fixed parts. If they do not, or if the rank
+// is idle, the prompt does not wait for the end of a step, see InStep; where there are only answers, it does.
 func (p *Parameters) Soonest(c *Cost, q *Queue) float64 {
 	fixed := p.Base * float64(q.Prefills)
-	if p.PerToken*q.Tokens+p.PerContext*q.Context > fixed {
-		fixed = 0
+	switch {
+	case q.Prefills == 0 && q.Decoding > 0:
+		return c.Wait + c.Prefill
+	case q.Prefills > 0 && p.PerToken*q.Tokens+p.PerContext*q.Context <= fixed:
+		return c.Prefill + max(0, c.Wait-c.Speed*fixed)
 	}
-	return c.Prefill + max(0, c.Wait-c.Speed*fixed)
+	return c.Wait + max(0, c.Prefill-c.Speed*p.InStep)
 }
 
 // Cost returns the cost of computing u tokens of a prompt of L tokens on the rank of q.

@@ -330,24 +330,28 @@ func BenchmarkLearner(b *testing.B) {
 }
 
 // TestSoonest: computed together, short prompts that wait take their tokens alone, and never less than nothing. Those whose tokens
-// take longer than the fixed part are not computed together.
+// take longer than the fixed part are not computed together. What begins when its engine is ready for it ends sooner by InStep.
 func TestSoonest(t *testing.T) {
-	p := Parameters{Base: 0.1, PerToken: 0.001}
+	p := Parameters{Base: 0.1, PerToken: 0.001, InStep: 0.04}
 	for name, tt := range map[string]struct {
 		waits []booking
 		queue Queue
 		want  float64
 	}{
-		"idle":          {want: 0.15},
+		"idle":          {want: 0.11},
+		"idle and slow": {queue: Queue{Speed: 2}, want: 0.22},
+		"answers":       {queue: Queue{Decoding: 3}, want: 0.15},
+		"not booked":    {queue: Queue{Foreign: 2}, want: 0.11 + 2},
 		"three":         {waits: []booking{{100, 100}, {20, 20}, {30, 30}}, want: 0.15 + 0.15},
-		"long ones":     {waits: []booking{{100, 100}, {120, 120}}, want: 0.15 + 0.42},
+		"long ones":     {waits: []booking{{100, 100}, {120, 120}}, want: 0.11 + 0.42},
+		"with answers":  {waits: []booking{{100, 100}, {120, 120}}, queue: Queue{Decoding: 3}, want: 0.11 + 0.42},
 		"half speed":    {waits: []booking{{100, 100}, {20, 20}}, queue: Queue{Speed: 2}, want: 0.3 + 0.24},
 		"nearly done":   {waits: []booking{{100, 100}}, queue: Queue{Elapsed: 0.19}, want: 0.15},
 		"other work":    {waits: []booking{{100, 100}}, queue: Queue{Ahead: 1, Foreign: 2}, want: 0.15 + 0.1 + 3},
 		"reported late": {waits: []booking{{100, 100}}, queue: Queue{Speed: 2, Late: true}, want: 0.15 + 0.1},
 	} {
 		q := queueOf(tt.waits)
-		q.Speed, q.Elapsed, q.Ahead, q.Foreign, q.Late = tt.queue.Speed, tt.queue.Elapsed, tt.queue.Ahead, tt.queue.Foreign, tt.queue.Late
+		q.Speed, q.Elapsed, q.Ahead, q.Foreign, q.Late, q.Decoding = tt.queue.Speed, tt.queue.Elapsed, tt.queue.Ahead, tt.queue.Foreign, tt.queue.Late, tt.queue.Decoding
 		c := p.Cost(50, 50, &q, Crowding{})
 		if got := p.Soonest(&c, &q); math.Abs(got-tt.want) > 1e-9 {
 			t.Errorf("%s: %g s, want %g", name, got, tt.want)

@@ -34,6 +34,7 @@ type Learner struct {
 	errors      errorQuantiles         // of all ranks
 	outputs     outputTimes            // likewise
 	answers     answerTimes            // likewise
+	inStep      stepError              // likewise, of those that callers report in time
 	recently    predictions
 	rails       [rails]RailState // without Ranks
 	changes     []Change
@@ -436,6 +437,9 @@ func (l *Learner) accept(s *rankState, x sample) {
 		model.Calibration = l.errors.calibration()
 		s.ratio.add(took, fleet)
 		s.sampled = true
+		if x.started > x.booked {
+			l.inStep.add(took/speed-fleet, model.Base)
+		}
 	}
 	l.fit.add(features(tokens, prompt), took*l.medianSpeed/speed, deviation)
 	s.publish()
@@ -444,12 +448,18 @@ func (l *Learner) accept(s *rankState, x sample) {
 		l.updateMedian()
 	}
 	if l.samples >= learnedSamples {
-		p := l.fit.parameters()
-		p.Learned, p.Mature = true, l.samples >= matureSamples
-		p.PerAttended, p.Output = model.PerAttended, model.Output
-		model.Parameters = p
+		model.Parameters = l.parameters()
 		l.model.Store(&model)
 	}
+}
+
+// parameters returns what is learned. It needs l.mu.
+func (l *Learner) parameters() Parameters {
+	p := l.fit.parameters()
+	p.InStep = l.inStep.sooner(p.Base)
+	p.PerAttended, p.Output = l.answers.perAttended(), l.answers.output()
+	p.Learned, p.Mature = true, l.samples >= matureSamples
+	return p
 }
 
 // updateMedian sets medianSpeed to the median of the speeds, the faster one of two in the middle.

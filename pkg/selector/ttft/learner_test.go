@@ -40,13 +40,20 @@ func (e *engines) run(l *Learner, n int) {
 }
 
 func (e *engines) complete(l *Learner, slot int, tokens, prompt uint64, took float64) {
+	e.follow(l, slot, tokens, prompt, 0, took)
+}
+
+// follow completes a prefill that has waited for another one for so many seconds.
+func (e *engines) follow(l *Learner, slot int, tokens, prompt uint64, waited, took float64) {
 	booked := e.at
+	e.at += time.Duration(waited * float64(time.Second))
+	started := e.at
 	l.Booked(booked, uint32(slot), rankOf(slot), tokens, prompt)
 	speed, _ := l.Rank(uint32(slot), rankOf(slot))
-	predicted := speed * l.Model().Prefill(float64(tokens), float64(prompt))
+	predicted := waited + speed*l.Model().Prefill(float64(tokens), float64(prompt))
 	e.at += time.Duration(took * float64(time.Second))
 	completed := e.at
-	l.Completed(completed, uint32(slot), rankOf(slot), tokens, prompt, booked, booked, predicted)
+	l.Completed(completed, uint32(slot), rankOf(slot), tokens, prompt, booked, started, predicted)
 	e.at += time.Second
 	l.Freed(e.at, uint32(slot), rankOf(slot), booked, completed, 0, false)
 }
@@ -292,7 +299,14 @@ func TestFlow(t *testing.T) {
 func TestStateSurvives(t *testing.T) {
 	l := NewLearner()
 	e := newEngines(9, fleets["medium"], 0.01, 1, 1, 1, 1, 2)
+	e.run(l, 100)
+	for range 30 {
+		e.follow(l, 0, 500, 500, 0.5, e.theta.Prefill(500, 500)-0.01)
+	}
 	e.run(l, 1500)
+	if l.Model().InStep == 0 {
+		t.Error("nothing is known of prefills that follow another one")
+	}
 	b, err := json.Marshal(l)
 	if err != nil {
 		t.Fatal(err)
@@ -331,6 +345,7 @@ func TestRefusedStates(t *testing.T) {
 		`{`, `{"version":2}`, `{"products":[[-1,0,0],[0,1,0],[0,0,1]]}`, `{"products":[[1,2,0],[0,1,0],[0,0,1]]}`,
 		`{"times":[1e300,0,0]}`, `{"theta":[-1,0,0]}`, `{"ranks":[{"observed":1,"predicted":0}]}`, `{"ranks":[{"observed":-1,"predicted":1}]}`,
 		`{"errors":{"samples":1,"q50":100,"q90":0}}`, `{"ranks":[{"observed":1,"predicted":1,"errors":{"samples":1,"q90":-100}}]}`,
+		`{"in_step":{"samples":1,"q50":-3}}`,
 	} {
 		var s state
 		if err := json.Unmarshal(whole, &s); err != nil {

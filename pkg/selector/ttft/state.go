@@ -21,6 +21,7 @@ type state struct {
 	Errors   *errorState   `json:"errors,omitempty"`
 	Outputs  *outputState  `json:"outputs,omitempty"`
 	Answers  *answerTimes  `json:"answers,omitempty"`
+	InStep   *stepState    `json:"in_step,omitempty"`
 }
 
 // outputState has the logarithm of a median of times per output token, in seconds.
@@ -71,6 +72,30 @@ func (e *errorState) quantiles() (q errorQuantiles) {
 	return q
 }
 
+// stepState has a median of errors, as parts of Base.
+type stepState struct {
+	Samples uint64  `json:"samples"`
+	Q50     float64 `json:"q50"`
+}
+
+func (e *stepError) state() *stepState {
+	if e.q50.N == 0 {
+		return nil
+	}
+	return &stepState{e.q50.N, e.q50.At}
+}
+
+// median returns the same median; of nil that without samples.
+func (s *stepState) median() (of stepError) {
+	if s != nil {
+		of.q50 = quantile{s.Samples, s.Q50}
+	}
+	return of
+}
+
+// plausible reports whether the median is one of such errors.
+func (s *stepState) plausible() bool { return s == nil || math.Abs(s.Q50) <= 2 }
+
 type rankTimes struct {
 	Worker    uint64  `json:"worker_id"`
 	DP        uint32  `json:"dp_rank"`
@@ -97,7 +122,7 @@ func (l *Learner) MarshalJSON() ([]byte, error) {
 	s := state{
 		Version: stateVersion, Samples: l.samples, Ranks: []rankTimes{},
 		Products: l.fit.products, Times: l.fit.times, Theta: l.fit.theta, Errors: l.errors.state(), Outputs: l.outputs.state(),
-		Answers: l.answers.state(),
+		Answers: l.answers.state(), InStep: l.inStep.state(),
 	}
 	add := func(r catalog.Rank, of known) {
 		s.Ranks = append(s.Ranks, rankTimes{
@@ -141,12 +166,11 @@ func (l *Learner) UnmarshalJSON(b []byte) error {
 	for _, r := range s.Ranks {
 		l.restored[catalog.Rank{Worker: r.Worker, DP: r.DP}] = known{ratio{r.Observed, r.Predicted}, r.Errors.quantiles(), r.Outputs.times()}
 	}
-	l.errors, l.outputs, l.answers = s.Errors.quantiles(), s.Outputs.times(), s.Answers.times()
+	l.errors, l.outputs, l.answers, l.inStep = s.Errors.quantiles(), s.Outputs.times(), s.Answers.times(), s.InStep.median()
 	m := *l.model.Load()
 	m.PerOutput = l.outputs.perToken()
 	if l.samples >= learnedSamples {
-		m.Parameters = l.fit.parameters()
-		m.Learned, m.Mature, m.Calibration = true, l.samples >= matureSamples, l.errors.calibration()
+		m.Parameters, m.Calibration = l.parameters(), l.errors.calibration()
 	}
 	m.PerAttended, m.Output = l.answers.perAttended(), l.answers.output()
 	l.model.Store(&m)
@@ -176,6 +200,6 @@ func (s *state) plausible() bool {
 		within(r.Predicted, math.SmallestNonzeroFloat64)
 		ok = ok && r.Errors.plausible() && r.Outputs.plausible()
 	}
-	ok = ok && s.Errors.plausible() && s.Outputs.plausible() && s.Answers.plausible()
+	ok = ok && s.Errors.plausible() && s.Outputs.plausible() && s.Answers.plausible() && s.InStep.plausible()
 	return ok
 }
