@@ -48,7 +48,7 @@ func (l *Ledger) SetUncached(id string, c CallerState, tokens uint64, then func(
 			return
 		}
 		if q := r.scope.loads[r.slot].queue; q != nil {
-			q.set(r.inRank, max(cmp.Or(tokens, r.tokens), 1))
+			q.set(r.inRank, max(cmp.Or(tokens, r.tokens), 1), l.at())
 		}
 		if then != nil {
 			then()

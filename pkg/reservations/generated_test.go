@@ -1,6 +1,7 @@
 package reservations
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -143,5 +144,34 @@ func TestAttended(t *testing.T) {
 	}
 	if !slices.Equal(told.answers, want) {
 		t.Errorf("told of %+v, want %+v", told.answers, want)
+	}
+}
+
+// TestAttendedGrows: from when on an untracked prefill has more to compute than its prompt was known to have, the answers of its rank
+// attend to so much, and not before.
+func TestAttendedGrows(t *testing.T) {
+	clock := newFakeClock()
+	l := New(1, clock.now, nil)
+	told := new(generatedTold)
+	l.SetPrefills(func(catalog.Scope) PrefillObserver { return told })
+	l.PutRank(testScope, 0, catalog.Rank{})
+	state := new(countedEnd)
+	_, err := l.Book(testScope, Request{ID: "a", Prompt: 100, CallerState: state}, func(*View) (Placement, error) {
+		return Placement{PrefillTokens: 100, Uncached: 100}, nil
+	})
+	clock.advance(time.Second)
+	if err = errors.Join(err, l.OutputBlock("a", nil)); err != nil {
+		t.Fatal(err)
+	}
+	clock.advance(time.Second)
+	if !l.SetUncached("a", state, 1000, nil) {
+		t.Fatal("it has ended")
+	}
+	clock.advance(time.Second)
+	if err = errors.Join(l.OutputBlock("a", nil), l.Free("a")); err != nil {
+		t.Fatal(err)
+	}
+	if len(told.answers) != 1 || told.answers[0].Attended != 550 {
+		t.Errorf("told of %+v, want 550 tokens", told.answers)
 	}
 }

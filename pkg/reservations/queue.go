@@ -277,7 +277,7 @@ func (q *queue) link(older, newer int32) {
 }
 
 // set replaces the tokens to compute of element i, which keeps its place in the list.
-func (q *queue) set(i int32, tokens uint64) {
+func (q *queue) set(i int32, tokens uint64, at time.Duration) {
 	x := &q.all[i]
 	if x.waiting {
 		q.tokens.sub(uint64(x.tokens))
@@ -288,6 +288,7 @@ func (q *queue) set(i int32, tokens uint64) {
 		x.prompt += uint32(more)
 		q.prompts += more
 		if !x.waiting {
+			q.sum(at)
 			q.decoding += more
 		}
 	}
