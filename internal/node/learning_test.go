@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"testing"
@@ -55,6 +56,41 @@ func TestLearnedSurvivesRestart(t *testing.T) {
 			t.Errorf("the built-in cost has learned %+v", got)
 		}
 	})
+}
+
+// TestLearnedLengths: the length of an answer is learned from what its caller knows of it, or else from the blocks of its output. Of one
+// of which neither is known nothing is learned where no caller reports blocks.
+func TestLearnedLengths(t *testing.T) {
+	const size = servicetest.BlockSize
+	for name, tt := range map[string]struct {
+		blocks int
+		of     selection.Answer
+		want   float64
+	}{
+		"no report":                    {0, selection.Answer{}, 0},
+		"tokens":                       {2, selection.Answer{Tokens: 40}, 40},
+		"tokens, no blocks":            {0, selection.Answer{Tokens: 5}, 5},
+		"blocks":                       {2, selection.Answer{}, 2.5 * size},
+		"blocks and pieces":            {2, selection.Answer{Tokens: 9, Pieces: true}, 2.5 * size},
+		"more pieces than blocks have": {2, selection.Answer{Tokens: 300, Pieces: true}, 300},
+		"pieces alone":                 {0, selection.Answer{Tokens: 7, Pieces: true}, 7},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := servicetest.Start(t, servicetest.EventsOff, servicetest.Policy(t, "predicted-ttft", ""))
+			w.Put(servicetest.Record(1, 1))
+			w.Book("r", servicetest.Prompt(0, 100))
+			err := w.PrefillComplete("r")
+			for range tt.blocks {
+				err = errors.Join(err, w.OutputBlock("r", nil))
+			}
+			if err = errors.Join(err, w.FreeAfter("r", tt.of)); err != nil {
+				t.Fatal(err)
+			}
+			if got := w.Policies(catalog.ScopeFilter{})[0].Learned.Output; got != tt.want {
+				t.Errorf("%s: %g tokens, not %g", name, got, tt.want)
+			}
+		})
+	}
 }
 
 // TestServedScopes proves what decides where a port for requests to engines serves some scopes: predicted-ttft in

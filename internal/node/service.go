@@ -313,15 +313,16 @@ type observedScope struct {
 }
 
 // Generated implements reservations.PrefillObserver. The ledger counts blocks, the learner counts tokens. The last block of an
-// answer is half full in the mean.
+// answer is half full in the mean. An answer of which nothing was reported has no whole block, or its caller reports none: its length
+// is not known before the scope's callers have reported blocks.
 func (s observedScope) Generated(slot uint32, r catalog.Rank, of reservations.Generated) {
 	size, known := s.sizes.BlockSize(s.scope)
 	if !known {
 		return
 	}
-	a := ttft.Answer{Tokens: (float64(of.Blocks) + 0.5) * float64(size), Took: of.Took.Seconds(), Attended: of.Attended, Computed: of.Computed.Seconds()}
-	if of.Tokens > 0 && !of.Pieces {
-		a.Tokens = float64(of.Tokens)
+	a := ttft.Answer{Tokens: float64(of.Tokens), Took: of.Took.Seconds(), Attended: of.Attended, Computed: of.Computed.Seconds()}
+	if (of.Tokens == 0 || of.Pieces) && (of.Blocks > 0 || s.Model().PerOutput > 0) {
+		a.Tokens = max(a.Tokens, (float64(of.Blocks)+0.5)*float64(size))
 	}
 	if of.Blocks > 1 {
 		a.Timed = float64((of.Blocks - 1) * uint64(size))

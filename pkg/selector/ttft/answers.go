@@ -10,7 +10,7 @@ type answerTimes struct {
 	Y       float64 `json:"y"`       // of the times per token, in seconds
 	XX      float64 `json:"xx"`
 	XY      float64 `json:"xy"`
-	Lengths float64 `json:"lengths"` // of all answers, in tokens
+	Lengths float64 `json:"lengths"` // of all answers whose length is known, in tokens
 	Counted float64 `json:"counted"` // of the weights of these
 }
 

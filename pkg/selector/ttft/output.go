@@ -32,7 +32,7 @@ func (o *outputTimes) perToken() float64 {
 
 // Answer is an answer that a caller of this process has freed.
 type Answer struct {
-	Tokens float64 // its length
+	Tokens float64 // its length; 0: it is not known
 	Timed  float64 // tokens after its first block; 0: it has no more
 	Took   float64 // seconds that they took; 0: that is not known
 	// Attended is how many tokens of prompts the rank's answers attended to meanwhile, in the mean.
@@ -46,7 +46,9 @@ func (l *Learner) Generated(slot uint32, r catalog.Rank, a Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s, m := l.state(slot, r), *l.model.Load()
-	l.answers.addLength(a.Tokens)
+	if a.Tokens > 0 {
+		l.answers.addLength(a.Tokens)
+	}
 	if perToken := a.Took / a.Timed; perToken >= minPerOutput && perToken <= maxPerOutput { // not NaN
 		s.outputs.q50.add(math.Log(perToken), 0.5)
 		s.perOutput.Store(math.Float64bits(s.outputs.perToken()))
