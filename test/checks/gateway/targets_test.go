@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/select-service/select-service/test/checks/e2e"
 )
@@ -66,19 +66,19 @@ func targets(t *testing.T) {
 		all.Wait()
 		return learned()
 	})
+	late := func(body object, header string) (answered, error) {
+		return b.send(t.Context(), http.MethodPost, chats, body, header, "1", "x-select-on-miss", "refuse")
+	}
 	e2e.Eventually(t, "first turns that come late have used up their credit", func() error {
-		var refused atomic.Int64
 		var all sync.WaitGroup
-		for range 8 {
+		for range 16 {
 			body := ask()
-			all.Go(func() {
-				if a, err := b.send(t.Context(), http.MethodPost, chats, body, "x-llm-d-slo-ttft-ms", "1", "x-select-on-miss", "refuse"); err == nil && a.status == http.StatusTooManyRequests {
-					refused.Add(1)
-				}
-			})
+			all.Go(func() { _, _ = late(body, "x-llm-d-slo-ttft-ms") })
+			time.Sleep(30 * time.Millisecond) // those for which others are computed first are refused in any case
 		}
-		if all.Wait(); refused.Load() == 0 {
-			return errNotYet
+		all.Wait()
+		if a, err := late(ask(), "x-llm-d-slo-ttft-ms"); err != nil || a.status != http.StatusTooManyRequests {
+			return fmt.Errorf("%d, %w", a.status, err)
 		}
 		return nil
 	})
@@ -86,7 +86,7 @@ func targets(t *testing.T) {
 		var a answered
 		served := 0
 		e2e.Eventually(t, "a request is refused for its "+header, func() (err error) { // no guard rail has been engaged again
-			if a, err = b.send(t.Context(), http.MethodPost, chats, ask(), header, "1", "x-select-on-miss", "refuse"); err == nil && a.status == http.StatusOK {
+			if a, err = late(ask(), header); err == nil && a.status == http.StatusOK {
 				if err = learned(); err == nil { // a guard rail may have ended meanwhile, or it was a probe
 					served++
 					err = errors.New("it was served")
