@@ -21,7 +21,7 @@ var (
 	ttftBase        = predictionFamilies.Gauge("ttft_base_seconds", "Predicted time of a prefill whatever its size.", scopeLabels...)
 	ttftToken       = predictionFamilies.Gauge("ttft_token_seconds", "Predicted time of a prefill for each token to compute.", scopeLabels...)
 	ttftContext     = predictionFamilies.Gauge("ttft_context_seconds", "Predicted time of a prefill for each token to compute and token that it attends to.", scopeLabels...)
-	ttftAttended    = predictionFamilies.Gauge("ttft_attended_seconds", "Learned time by which each output token comes later for a token of the prompts that its rank's answers attend to; 0 until it is learned.", scopeLabels...)
+	ttftAttended    = predictionFamilies.Gauge("ttft_attended_seconds", "Learned time by which each output token comes later for each token of the prompts that its rank's answers attend to; 0 until it is learned.", scopeLabels...)
 	ttftAnswer      = predictionFamilies.Gauge("ttft_answer_tokens", "Learned mean length of an answer in tokens; 0 until one is known.", scopeLabels...)
 	ttftSpeed       = predictionFamilies.Gauge("ttft_rank_time_ratio", "Learned time of a rank's prefills by that of its scope.", rankLabels...)
 	ttftOutput      = predictionFamilies.Gauge("ttft_rank_output_token_seconds", "Learned time of a rank for each token of an answer after the first: the median of its answers.", rankLabels...)

@@ -20,7 +20,7 @@ import (
 // Bounds of what is asked.
 const (
 	atATime      = 16              // questions, over all engines
-	patience     = 5 * time.Second // of a Client
+	patience     = 5 * time.Second // for the whole answer to a question
 	maxAnswer    = 1 << 20         // bytes
 	maxMetrics   = 8 << 20         // bytes of a metrics page
 	excerptBytes = 200             // of an answer in the log
@@ -59,7 +59,7 @@ type Client struct {
 	options  Options
 	http     *engines.Client
 	turns    chan struct{} // a token for each question under way
-	patience time.Duration // for the whole answer to a question
+	patience time.Duration // the constant, but in tests
 }
 
 // New returns a client.

@@ -1,8 +1,9 @@
 package ttft
 
 // answerTimes fits the time of an output token to b + k·x, where x is how many tokens the rank's answers attend to, and follows the mean
-// length of answers. Of the time of an answer that of the prefills beside it is taken: where more answers run, more prompts are computed,
-// too, so that k would have a part of their time. All sums forget as fit does. The zero value has seen no answer.
+// length of answers. The time of the prefills that ended on the rank meanwhile is taken from the time of an answer first: where more
+// answers run, more prompts are computed as well, and k would have a part of their time. All sums forget as fit does. The zero value has
+// seen no answer.
 type answerTimes struct {
 	N       uint64  `json:"answers"` // with a time
 	Weight  float64 `json:"weight"`  // sum of the weights of the samples, likewise below
@@ -17,11 +18,11 @@ type answerTimes struct {
 const (
 	// pricedAnswers is the number of answers from which on k counts.
 	pricedAnswers = 20
-	// leastSpread is the deviation of x, by its mean, at which k is taken to be half of what the samples say: where x hardly
-	// varies, they say little of it.
+	// leastSpread is the standard deviation of x, relative to its mean, at which k is taken to be half of what the samples say.
+	// Where x hardly varies, they say little of k.
 	leastSpread = 0.1
 	// A time counts as at most slowAnswer times the median time per token: callers stop reading, and prompts of other callers are computed.
-	// It counts as at least ownShare of what it is before the time of prefills is taken from it.
+	// At least ownShare of it is left when the time of prefills is taken from it.
 	slowAnswer = 4
 	ownShare   = 0.1
 	// maxPerAttended bounds k, in seconds. It is 44 ns for a model of 8B parameters on one accelerator of 80 GB.

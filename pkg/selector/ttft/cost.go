@@ -7,8 +7,8 @@ type Parameters struct {
 	Base       float64 // seconds
 	PerToken   float64 // seconds per token to compute, at least MinPerToken
 	PerContext float64 // seconds per pair of a token to compute and a token that it attends to
-	// PerAttended is the time by which each output token of each answer comes later for a token that the rank's answers attend to,
-	// in seconds: k in the time b + k·context of an engine's step. 0: too little is known of answers.
+	// PerAttended is the time by which each output token of each answer comes later for each token that the rank's answers attend
+	// to, in seconds: k in the time b + k·context of an engine's step. 0: too little is known of answers.
 	PerAttended float64
 	Output      float64 // mean length of an answer in tokens; 0: it is not known
 	// InStep is how much sooner than predicted half of the prefills end that begin as soon as their engine is ready for them, on an idle
@@ -195,9 +195,9 @@ type Cost struct {
 	Prefill float64 // x, its own
 	Delay   float64 // of requests that arrive while the rank is busy with it
 	Decode  float64 // delay of requests that decode on the rank
-	// Answer is what its answer ends later for those that run on the rank, and these for its prompt, weighed: answerWeight times what
-	// Output · PerAttended · speed · (C + n·L) exceeds answerSlack by, for L tokens of its prompt, n requests on the rank and C tokens of
-	// their prompts.
+	// Answer is how much later its own answer ends because of the answers on the rank, and how much later these end because of its
+	// prompt, weighted: answerWeight times the excess of Output · PerAttended · speed · (C + n·L) over answerSlack, where L is the
+	// number of tokens of its prompt, n the number of requests on the rank and C the number of tokens of their prompts.
 	Answer float64
 	Speed  float64 // factor in Prefill: the learned speed, times the stall factor
 }
