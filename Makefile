@@ -147,7 +147,7 @@ test test-sequential test-busy: export GORACE := atexit_sleep_ms=0
 # test/helpers/length shorten for it is played without it. Nor does it find anything in the code of
 # test/checks but that of the Go client in e2e/retries: the program that these start has it; nor in internal/arch,
 # which reads the sources, and test/others/policies, which plays one step after the other. All runs at the same
-# time, because the checks wait more than they compute. A package that hangs ends, and tells where, before .ci/run has to.
+# time, because the checks wait more than they compute. A package that hangs ends after 20 minutes, and tells where.
 units      = $(GO) test $(RACE) $(SHORT) -p 3 -shuffle=on -timeout 20m $$($(GO) list ./... | grep -vE '/(test/checks/.*|internal/arch|test/others/policies)$$') ./test/checks/e2e/retries
 checks     = $(GO) test $(SHORT) -p 3 -shuffle=on -timeout 20m $$($(GO) list ./test/checks/... ./internal/arch ./test/others/policies | grep -vE '/e2e/(attacks|retries)$$')
 sequential = $(GO) test $(SHORT) -p 1 -shuffle=on -timeout 20m -run "^($$(grep -hoE '^func Test\w+' $(shortened) | cut -d' ' -f2 | sort -u | paste -sd'|'))$$" \
