@@ -25,6 +25,10 @@ const (
 	// At least ownShare of it is left when the time of prefills is taken from it.
 	slowAnswer = 4
 	ownShare   = 0.1
+	// A length counts as at most longAnswer times the mean, which is taken to be leastMean tokens at least: it may be what an
+	// engine claims.
+	longAnswer = 16
+	leastMean  = 256
 	// maxPerAttended bounds k, in seconds. It is 44 ns for a model of 8B parameters on one accelerator of 80 GB.
 	maxPerAttended = 1e-5
 )
@@ -41,7 +45,8 @@ func (t *answerTimes) addTime(a Answer, speed, usual float64) {
 }
 
 func (t *answerTimes) addLength(tokens float64) {
-	t.Lengths, t.Counted = t.Lengths*forgetting+min(tokens, maxTokens), t.Counted*forgetting+1
+	tokens = min(tokens, longAnswer*max(t.output(), leastMean), maxTokens)
+	t.Lengths, t.Counted = t.Lengths*forgetting+tokens, t.Counted*forgetting+1
 }
 
 // perAttended returns k, 0 while there are too few answers. b is not below 0.

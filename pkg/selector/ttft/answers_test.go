@@ -88,6 +88,20 @@ func TestHardlyVaried(t *testing.T) {
 	}
 }
 
+// TestClaimedLengths: a length that no engine makes moves the mean little, and the mean follows answers that become longer.
+func TestClaimedLengths(t *testing.T) {
+	l := NewLearner()
+	add := func(n int, tokens float64) float64 {
+		for range n {
+			l.Generated(0, rankOf(0), Answer{Tokens: tokens})
+		}
+		return l.Model().Output
+	}
+	within(t, "short", add(1000, 100), 100, 0.1)
+	within(t, "one claims more", add(1, 1e18), 100, 0.1)
+	within(t, "long", add(4000, 50_000), 50_000, 0.1)
+}
+
 // TestNoTimes: answers without times, of impossible times, or before the times of prefills are known, teach their length alone. What
 // no answers make is no state.
 func TestNoTimes(t *testing.T) {
