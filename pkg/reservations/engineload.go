@@ -177,7 +177,7 @@ func (l *Ledger) Settled(sc catalog.Scope, slot uint32, r catalog.Rank, age time
 			continue
 		}
 		of.Requests++
-		if held.track && !held.prefillDone {
+		if held.waits() {
 			of.Prefills++
 			of.PrefillTokens = addSaturating(of.PrefillTokens, held.tokens)
 		}

@@ -48,9 +48,12 @@ type entry struct {
 	next *entry // of the same id; guarded by idShard.mu
 }
 
+// waits reports whether the prefill of r counts as load and is not complete.
+func (e *entry) waits() bool { return e.track && !e.prefillDone }
+
 // countedTokens returns the part of the rank's prefill tokens that is r's.
 func (e *entry) countedTokens() uint64 {
-	if e.track && !e.prefillDone {
+	if e.waits() {
 		return e.tokens
 	}
 	return 0

@@ -224,9 +224,6 @@ func (q *queue) note(r *entry, tokens, prompt uint64) {
 	}
 }
 
-// waits reports whether r has a prefill that counts as load and is not complete.
-func (e *entry) waits() bool { return e.track && !e.prefillDone }
-
 // sum brings attended up to date. It is to be called before decoding changes.
 func (q *queue) sum(at time.Duration) {
 	now := uint64(at / outputUnit)

@@ -67,7 +67,7 @@ func (s *scope) takeOver(first, second *entry, as string, lease time.Duration) (
 // bookAgain books what r is for under another id. It needs s.mu.
 func (s *scope) bookAgain(r *entry, id string, lease, at time.Duration) (*entry, *Taken, error) {
 	req := Request{
-		ID: id, Pair: r.pair, Hashes: s.hashes(r), TrackPrefill: r.track && !r.prefillDone, ExpectedOutput: r.output, Lease: lease,
+		ID: id, Pair: r.pair, Hashes: s.hashes(r), TrackPrefill: r.waits(), ExpectedOutput: r.output, Lease: lease,
 		CallerState: r.callerState,
 	}
 	p := Placement{Slot: r.slot, Rank: r.rank, PrefillTokens: r.tokens}
