@@ -27,8 +27,8 @@ func (m *Memory) Set(bytes int64) {
 }
 
 // full reports whether another account does not fit into a part of the memory.
-func (m *Memory) full(part float64) bool {
-	return m != nil && float64(m.used.Load()) >= part*float64(m.limit)
+func (m *Memory) full(room float64) bool {
+	return m != nil && float64(m.used.Load()) >= room*float64(m.limit)
 }
 
 func (m *Memory) add(bytes int64) {

@@ -128,10 +128,10 @@ func (c *Class) Account(tenant, program string, now float64) *Account {
 	case Tenant:
 		program = ""
 	}
-	if c.full(programs) {
+	if c.full(roomOfPrograms) {
 		c.forget(now)
 	}
-	t := c.open(c.tenants, tenant, tenants, now)
+	t := c.open(c.tenants, tenant, roomOfTenants, now)
 	if t == nil {
 		if t = c.tenants[""]; t == nil { // it is one more than the bound
 			t = c.add(c.tenants, "", now)
@@ -143,7 +143,7 @@ func (c *Class) Account(tenant, program string, now float64) *Account {
 	if t.programs == nil {
 		t.programs = make(map[string]*Account)
 	}
-	p := c.open(t.programs, program, programs, now)
+	p := c.open(t.programs, program, roomOfPrograms, now)
 	if p == nil {
 		if p = t.programs[""]; p == nil { // at most one more for each tenant
 			p = c.add(t.programs, "", now)
@@ -153,11 +153,11 @@ func (c *Class) Account(tenant, program string, now float64) *Account {
 	return p
 }
 
-// open returns an account of a map of such accounts. It is nil if there is no room for another one.
-func (c *Class) open(in map[string]*Account, name string, of kind, now float64) *Account {
+// open returns an account of a map. It makes one if that has room in this part of all room, else it is nil.
+func (c *Class) open(in map[string]*Account, name string, room, now float64) *Account {
 	a := in[name]
 	if a == nil {
-		if c.full(of) {
+		if c.full(room) {
 			return nil
 		}
 		a = c.add(in, name, now)
@@ -176,17 +176,15 @@ func (c *Class) add(in map[string]*Account, name string, now float64) *Account {
 	return a
 }
 
-// kind is one of account, with the part of all room that it leaves to others.
-type kind float64
-
+// The parts of all room that accounts of tenants and of programs may fill.
 const (
-	tenants  kind = 0
-	programs kind = 1.0 / 8
+	roomOfTenants  = 1.0
+	roomOfPrograms = 7.0 / 8
 )
 
-// full reports whether there is no room for another account.
-func (c *Class) full(of kind) bool {
-	return float64(c.accounts) >= float64(1-of)*MaxAccounts || c.service.memory.full(float64(1-of))
+// full reports whether there is no room for another account in a part of all room.
+func (c *Class) full(room float64) bool {
+	return float64(c.accounts) >= room*MaxAccounts || c.service.memory.full(room)
 }
 
 // forget drops the accounts that are idle. It looks for them at most once a second.

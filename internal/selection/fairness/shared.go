@@ -75,16 +75,16 @@ func (c *Class) ServedElsewhere(process, version uint64, s *State, now float64) 
 	if s.OfProgram && c.rules.By != Program || math.IsNaN(s.Seconds) {
 		return
 	}
-	if c.full(programs) {
+	if c.full(roomOfPrograms) {
 		c.forget(now)
 	}
-	a := c.open(c.tenants, s.Tenant, tenants, now)
+	a := c.open(c.tenants, s.Tenant, roomOfTenants, now)
 	if a != nil && s.OfProgram {
 		tenant := a
 		if tenant.programs == nil {
 			tenant.programs = make(map[string]*Account)
 		}
-		if a = c.open(tenant.programs, s.Program, programs, now); a != nil {
+		if a = c.open(tenant.programs, s.Program, roomOfPrograms, now); a != nil {
 			a.tenant = tenant
 		}
 	}
